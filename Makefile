@@ -1,5 +1,6 @@
 # make run     set up and run the quickstart
 # make test    set up and run the tests that take minutes
+# make wheel   a wheel in dist/, to be installed elsewhere
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -15,7 +16,7 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 # The tests start hundreds of Python processes; each would compile the project again where an environment forbids bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-gpu test-vllm test-ecosystem test-all check install docs docs-site bench clean
+.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-gpu test-vllm test-ecosystem test-all check install wheel docs docs-site bench clean
 
 run: install
 	$(BIN)/whetstone run recipes/quickstart.yaml
@@ -80,8 +81,14 @@ else
 	  $(BIN)/python -m pip uninstall --quiet --yes torch
 	$(BIN)/python -m pip install --quiet "torch==$(TORCH_VERSION)"
 endif
+	$(BIN)/python -m pip uninstall --quiet --yes whetstone  # what the distribution was called before
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[dev,docs]"
 	touch $@
+
+wheel: install
+	rm -rf build
+	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+	rm -rf build
 
 docs: install
 	$(BIN)/python -m scripts.docs

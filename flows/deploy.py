@@ -13,9 +13,12 @@ import psutil
 
 from pipelines.base import owner
 from pipelines.base.errors import UserError
+from pipelines.base.project import python_path, resource
 from tasks import environment
+from tasks.worker import WORKING_FOLDER
 
 POOL = "whetstone"
+PREFECT = (sys.executable, "-P", "-m", "prefect")
 FLOWS_S, WORKER_S = 7.0, 2.0
 """What the flows of a worker, and then the worker itself, may take to end; together less than a command's `GRACE_S`."""
 
@@ -63,10 +66,12 @@ def deploy(file: Path | None = None, gpus: int = 1, unresponsive_after_s: int | 
         client.create_work_pool(pool, overwrite=True)
         client.upsert_global_concurrency_limit_by_name(LIMIT, gpus)
     print(f"work pool {POOL!r}; concurrency limit {LIMIT!r}: {gpus}", flush=True)
-    command = [sys.executable, "-m", "prefect", "--no-prompt", "deploy", "--all", "--prefect-file"]
+    deployments = (file or resource("prefect.yaml")).resolve()
+    command = [*PREFECT, "--no-prompt", "deploy", "--all", "--prefect-file"]
     done = subprocess.run(
-        [*command, str(file or environment.ROOT / "prefect.yaml")],
-        cwd=environment.ROOT,
+        [*command, str(deployments)],
+        env=_environment(),
+        cwd=deployments.parent,
         capture_output=True,
         text=True,
         check=False,
@@ -82,7 +87,7 @@ def names(file: Path | None = None) -> list[str]:
     """ "flow/deployment" of every deployment in the file."""
     import yaml
 
-    body = yaml.safe_load((file or environment.ROOT / "prefect.yaml").read_text())
+    body = yaml.safe_load((file or resource("prefect.yaml")).read_text())
     flows = {"post_training": "post-training", "promote": "promotion"}
     return [f"{flows.get(f := d['entrypoint'].rsplit('.', 1)[1], f)}/{d['name']}" for d in body["deployments"]]
 
@@ -108,16 +113,22 @@ def worker(queues: list[str]) -> int:
         )
     environment.check_reachable()
     os.environ["WHETSTONE_HOME"] = str(environment.home())
-    command = [sys.executable, "-m", "prefect", "worker", "start", "--pool", POOL]
+    os.environ[WORKING_FOLDER] = os.getcwd()
+    command = [*PREFECT, "worker", "start", "--pool", POOL]
     for queue in queues:
         command += ["--work-queue", queue]
     process = subprocess.Popen(
-        command, start_new_session=True, preexec_fn=lambda: owner.die_with_parent(signal.SIGKILL)
+        command, env=_environment(), start_new_session=True, preexec_fn=lambda: owner.die_with_parent(signal.SIGKILL)
     )
     try:
         return process.wait()
     finally:
         _stop(process)
+
+
+def _environment() -> dict[str, str]:
+    """Of a process of Prefect's that imports our flows, and of those that it starts: what the working folder has is no module there."""
+    return {**os.environ, "PYTHONSAFEPATH": "1", "PYTHONPATH": python_path()}
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

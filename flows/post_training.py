@@ -42,7 +42,7 @@ def post_training(
     """Run a recipe; stages whose key is known are reused.
 
     Args:
-        recipe: path of a YAML file, relative to the project's root where it is not found as given.
+        recipe: path of a YAML file; `recipes/NAME.yaml` is the project's own where the working folder has none.
         overrides: `field=value` changes to the recipe.
         from_stage: run this stage and what is made from it.
         until: run this stage and what it is made from.
@@ -54,7 +54,7 @@ def post_training(
     preflight.summary_file(summary)
     environment.check_reachable()
     selection = Selection(from_stage, until, tuple(only or ()))
-    prepared = handed_on.get() or Prepared.of(find_recipe(recipe), overrides, selection, fresh=fresh)
+    prepared = handed_on.get() or Prepared.of(recipe, overrides, selection, fresh=fresh)
     read, chosen = prepared.recipe, prepared.chosen
     if not preflight.passed(read, chosen):  # a sweep has looked already, in this process
         preflight.require(read, prepared.will_run)
@@ -132,12 +132,6 @@ def _side_by_side(
 def deployed() -> bool:
     """Whether a worker runs this flow, so that its page in Prefect is where people look."""
     return worker.FLOW_RUN in os.environ
-
-
-def find_recipe(path: str) -> Path:
-    """The file as given, else below the project's root (a worker may run elsewhere)."""
-    candidate = Path(path)
-    return candidate if candidate.exists() or candidate.is_absolute() else environment.ROOT / path
 
 
 def progress() -> Show:

@@ -19,7 +19,7 @@ from prefect.futures import as_completed  # noqa: E402
 from prefect.task_runners import ThreadPoolTaskRunner  # noqa: E402
 
 from evaluation.pages import sweep as pages  # noqa: E402
-from flows.post_training import find_recipe, post_training  # noqa: E402
+from flows.post_training import post_training  # noqa: E402
 from pipelines.base.errors import UserError  # noqa: E402
 from tasks import process, worker  # noqa: E402
 from tasks.sweep import leaderboard  # noqa: E402
@@ -115,7 +115,7 @@ def sweep(
         UserError: names the option or the field and the fix; or no run came to its end.
     """
     worker.enter()
-    read = sweeps.read(str(find_recipe(recipe)), **(axes or {}))
+    read = sweeps.read(recipe, **(axes or {}))
     sweeps.check(read, fresh)
     # before there are threads: MLflow's import and its new database are not made for them
     with tracking_client.mlflow_errors():

@@ -26,7 +26,7 @@ from typing import Any
 
 from pipelines.base import owner
 from pipelines.base.errors import UserError
-from pipelines.base.project import python_path
+from pipelines.base.project import python
 from tasks import environment
 from tasks.process import end
 
@@ -88,8 +88,8 @@ def _start(listener: int, log: Path, access: dict[str, str]) -> subprocess.Popen
     private = {"PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"}
     with open(log, "ab") as out:
         return subprocess.Popen(
-            [sys.executable, "-m", "tasks.prefect_server", str(listener)],
-            env={**os.environ, **private, **access, owner.PARENT: str(os.getpid()), "PYTHONPATH": python_path()},
+            python("tasks.prefect_server", str(listener)),
+            env={**os.environ, **private, **access, owner.PARENT: str(os.getpid())},
             pass_fds=(listener,), start_new_session=True, stdin=subprocess.DEVNULL, stdout=out, stderr=out,
         )  # fmt: skip
 

@@ -10,7 +10,6 @@ import json
 import logging
 import os
 import subprocess
-import sys
 import tempfile
 import threading
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 
 from pipelines.base import owner
 from pipelines.base.errors import UserError
+from pipelines.base.project import python
 from pipelines.recipe.stage_kind import Node
 from tasks import keys, machine, process
 
@@ -56,7 +56,7 @@ def begin(node: Node) -> None:
 
 
 def _start(node: Node, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    command = [sys.executable, "-u", "-m", "pipelines.stage.ahead", node.kind.module, *node.kind.imports(node)]
+    command = python("pipelines.stage.ahead", node.kind.module, *node.kind.imports(node))
     with tempfile.TemporaryFile() as output:
         return subprocess.Popen(
             command, env={**environment, owner.PARENT: str(os.getpid())}, stdin=subprocess.PIPE, stdout=output,

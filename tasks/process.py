@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +15,7 @@ from typing import Any
 
 from pipelines.base.errors import USER_ERROR_EXIT, Interrupted, UserError
 from pipelines.base.files import read_json, read_object, write_atomic
-from pipelines.base.project import python_path
+from pipelines.base.project import python
 from pipelines.stage.process import ERROR, JOB, METRICS, read_error
 
 LOG = "stage.log"
@@ -126,11 +125,11 @@ def run(
 
 
 def _start(module: str, work: Path, environment: dict[str, str]) -> Child:
-    command = [sys.executable, "-u", "-m", "pipelines.stage.launch", module, str(work)]
     with open(work / LOG, "ab") as log:
         return subprocess.Popen(
-            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
+            python("pipelines.stage.launch", module, str(work)), env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+            start_new_session=True,
+        )  # fmt: skip
 
 
 def end(child: Child, patience_s: float = 5.0) -> None:
@@ -147,11 +146,11 @@ def end(child: Child, patience_s: float = 5.0) -> None:
 
 
 def environment_of(job: dict[str, Any]) -> dict[str, str]:
-    """Environment of a stage's process: the job's threads, no bars, our source."""
+    """Environment of a stage's process: the job's threads, no bars."""
     threads = str(job.get("threads") or max(1, (os.cpu_count() or 2) // 2))
     pinned = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
     quiet = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1", "PYTHONFAULTHANDLER": "1"}
-    return {**os.environ, **quiet, **pinned, "PYTHONPATH": python_path()}
+    return {**os.environ, **quiet, **pinned}
 
 
 def _why(work: Path, code: int) -> str:

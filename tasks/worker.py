@@ -8,11 +8,13 @@ import signal
 import stat
 import sys
 import threading
+from pathlib import Path
 
 from pipelines.base import owner
 from pipelines.base.errors import UserError
-from pipelines.base.project import ROOT
 
+WORKING_FOLDER = "WHETSTONE_WORKING_FOLDER"
+"""Environment variable: the folder in which `whetstone worker` was started."""
 FLOW_RUN = "PREFECT__FLOW_RUN_ID"
 """Environment variable that Prefect sets in the process of a flow run that a worker started."""
 GRACE_S = 45.0
@@ -28,8 +30,9 @@ class WorkerError(UserError):
 def enter() -> None:
     """Prepare the process of a flow run that a worker started; nothing elsewhere.
 
-    Relative paths mean what they mean in the folder in which the worker was started, and the flow ends in order when its worker is
-    gone: nobody could cancel it any more, and the next run goes on from its last commit.
+    Relative paths mean what they mean in the folder in which `whetstone worker` was started; under a worker of Prefect's own, in the
+    folder that holds the project folder. The flow ends in order when its worker is gone: nobody could cancel it any more, and the next
+    run goes on from its last commit.
 
     Raises:
         WorkerError: the project folder would lie in the temporary folder in which workers run flows.
@@ -43,7 +46,7 @@ def enter() -> None:
             "with WHETSTONE_HOME=/path/to/.whetstone prefect worker start --pool whetstone."
         )
     _bound = True
-    os.chdir(ROOT)
+    os.chdir(os.environ.get(WORKING_FOLDER) or Path(os.environ["WHETSTONE_HOME"]).parent)
     if threading.current_thread() is threading.main_thread():
         _keep_pipes_whole()
         owner.watch(os.getppid(), _orphaned)

@@ -23,7 +23,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 Bug = tuple[str, str, str, list[str]]
 FOLDERS = ("pipelines", "evaluation", "tasks", "flows", "benchmarks", "recipes", "scripts", "tests")
-FILES = ("pyproject.toml", "prefect.yaml")
+FILES = ("pyproject.toml", "prefect.yaml", "whetstone_launcher.py")
 HEAVY = (
     "torch", "torch.distributed", "transformers", "transformers.models.llama.modeling_llama", "tokenizers", "safetensors.torch",
     "scipy.stats", "pydantic", "hypothesis.strategies", "xxhash", "yaml", "mlflow", "reasoning_gym", "lm_eval.api.task",

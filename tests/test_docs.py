@@ -24,7 +24,7 @@ FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 FILES = re.compile(
     r"(?<![\w/.*-])((?:benchmarks|docs|evaluation|flows|pipelines|recipes|scripts|tasks|tests)/[\w./*-]*[\w/])"
 )
-ANY_NAME = ("recipes/x.yaml", "pipelines/rlvr/advantage/x.py")
+ANY_NAME = ("recipes/x.yaml", "my.yaml", "pipelines/rlvr/advantage/x.py")
 """Files that stand for any of their kind."""
 EXAMPLES = {
     "data/rows.jsonl": '{"prompt": "1 + 1 =", "answer": "2"}\n',

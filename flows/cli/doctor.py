@@ -12,8 +12,10 @@ from dataclasses import dataclass
 
 from packaging.version import Version
 
+from pipelines.base import distribution
 from pipelines.base.errors import UserError
 from pipelines.base.files import free_bytes
+from pipelines.base.project import ROOT, is_checkout
 from pipelines.base.secrets import redact
 from pipelines.sandbox import SandboxError, isolation, levels
 from tasks import environment, machine
@@ -35,6 +37,11 @@ def python() -> Finding:
     return Finding("ok" if sys.version_info >= (3, 11) else "fail", f"Python {version}", "use Python 3.11 or newer")
 
 
+def project() -> Finding:
+    """The code that runs."""
+    return Finding("ok", f"{distribution.NAME} {distribution.version()}, {ROOT}")
+
+
 def pins() -> list[Finding]:
     """Pairs of versions that are known to break."""
     findings = []
@@ -53,8 +60,13 @@ def pins() -> list[Finding]:
         try:
             findings.append(Finding("ok", f"{name} {importlib.metadata.version(name)}"))
         except importlib.metadata.PackageNotFoundError:
-            findings.append(Finding("fail", f"{name} is not installed", "pip install -c constraints.txt -e ."))
+            findings.append(Finding("fail", f"{name} is not installed", _reinstall()))
     return findings
+
+
+def _reinstall() -> str:
+    """How what the project needs is installed again."""
+    return "make install" if is_checkout() else "install the project's wheel again, without --no-deps"
 
 
 def device() -> Finding:
@@ -65,9 +77,8 @@ def device() -> Finding:
         names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
         return Finding("ok", f"GPU: {names}")
     if shutil.which("nvidia-smi"):
-        return Finding(
-            "fail", f"there is a GPU, and torch {torch.__version__} cannot use it", "make install TORCH=cuda"
-        )
+        fix = "make install TORCH=cuda" if is_checkout() else "pip install --force-reinstall torch"
+        return Finding("fail", f"there is a GPU, and torch {torch.__version__} cannot use it", fix)
     return Finding("ok", f"CPU only, {os.cpu_count()} cores")
 
 
@@ -143,6 +154,7 @@ def command(arguments: argparse.Namespace) -> int:
     environment.prepare()
     checks: list[Callable[[], Finding | list[Finding]]] = [
         python,
+        project,
         pins,
         device,
         bfloat16,

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+
+with contextlib.suppress(
+    ImportError
+):  # `python -m flows.cli.main`, in an environment that was installed before it was there
+    from whetstone_launcher import prefer_own_packages
+
+    prefer_own_packages()
+
 import argparse
 import signal
 import sys
 from collections.abc import Collection
 from importlib import import_module
-from typing import NamedTuple, Protocol, cast
+from typing import Any, NamedTuple, Protocol, cast
 
 from flows.cli import output, stopping
 from flows.cli.arguments import Parser
@@ -66,6 +75,8 @@ COMMANDS: dict[str, Command] = {
     "rows": Command(
         "flows.cli.rows", "one row of the data: where it came from, why it was kept, when it was drawn and rewarded"
     ),
+    "recipes": Command("flows.cli.recipes", "the recipes that come with the project"),
+    "new": Command("flows.cli.new", "copy a recipe that comes with the project into a new file"),
     "doctor": Command("flows.cli.doctor", "check versions, devices and stores: what would fail, and how to fix it"),
     "sync": Command("flows.cli.sync", "send to MLflow what earlier runs could not send"),
 }
@@ -80,6 +91,20 @@ class CommandModule(Protocol):
 
     def command(self, arguments: argparse.Namespace) -> int:
         """Do it; returns the exit code."""
+
+
+class Version(argparse.Action):
+    """`--version`: the distribution and its version, and where its code is."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, nargs=0, help="the version, and where the code is")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
+        from pipelines.base import distribution
+        from pipelines.base.project import ROOT
+
+        print(f"{distribution.NAME} {distribution.version()} ({ROOT})")
+        parser.exit()
 
 
 def module_of(name: str) -> CommandModule:
@@ -97,6 +122,7 @@ def parser(names: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser:
         prog="whetstone",
         description="Curate, fine-tune, train with verifiable rewards, evaluate: tracked and resumable.",
     )
+    top.add_argument("--version", action=Version)
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, command in COMMANDS.items():
         sub = commands.add_parser(name, help=command.help, description=command.help)

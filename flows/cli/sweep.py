@@ -113,6 +113,7 @@ def check_runner(text: str) -> None:
     Raises:
         UserError: there is none of that name, its package is missing, or other machines could not reach the servers.
     """
+    from pipelines.base.distribution import install_hint
     from pipelines.base.errors import UserError
     from tasks import environment
 
@@ -120,7 +121,7 @@ def check_runner(text: str) -> None:
     if kind not in ("threads", "dask") or bool(colon) != bool(address) or (kind == "threads" and address):
         raise UserError(f"--runner {text[:80]}: write threads, dask, or dask:ADDRESS such as dask:tcp://10.0.0.1:8786.")
     if kind == "dask" and importlib.util.find_spec("prefect_dask") is None:
-        raise UserError("--runner dask: needs prefect-dask. pip install prefect-dask.")
+        raise UserError(f"--runner dask: needs prefect-dask. Run: {install_hint('dask')}.")
     if address and environment.prefect_api() is None:
         raise UserError("--runner: other machines need a Prefect server. Start one, and set PREFECT_API_URL.")
     if address and not environment.tracking_uri().startswith("http"):

@@ -27,6 +27,7 @@ from typing import Any
 
 from pipelines.base.errors import UserError
 from pipelines.base.project import ROOT
+from pipelines.base.user_modules import NameTaken, import_named, search_working_folder
 
 GROUP = "whetstone.plugins"
 WITHOUT_CARD = ("environments", "verifiers", "curate.self_supervised")
@@ -50,7 +51,7 @@ class Origin:
 
     def load(self) -> Callable[..., Any]:
         """The method itself; imported where the table only says where it is."""
-        return self.fn if self.fn is not None else getattr(importlib.import_module(self.module), self.attribute)
+        return self.fn if self.fn is not None else getattr(import_named(self.module), self.attribute)
 
 
 def activate(named: Iterable[str]) -> None:
@@ -115,7 +116,11 @@ def origins() -> dict[str, dict[str, Origin]]:
 
 def _modules() -> list[tuple[str, ModuleType, str]]:
     modules: list[tuple[str, ModuleType, str]] = []
-    for point in importlib.metadata.entry_points(group=GROUP):
+    for point in dict.fromkeys(importlib.metadata.entry_points(group=GROUP)):
+        if any(
+            point.value == value for value, *_ in modules
+        ):  # a distribution that had another name when it was installed
+            continue
         try:
             modules.append((point.value, point.load(), point.dist.name if point.dist else ""))
         except Exception as error:
@@ -151,10 +156,13 @@ def _import(name: str) -> ModuleType:
         if name.endswith(".py"):
             if not path.is_file():
                 raise UserError(f"plugins: there is no file {name}. Paths are relative to the working folder.")
+            search_working_folder()
             return _of_file(path.resolve())
-        return importlib.import_module(name)
+        return import_named(name)
     except UserError:
         raise
+    except NameTaken as clash:
+        raise UserError(f"plugins: {clash}.") from None
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
             raise UserError(f"plugins: there is no module {name!r}. Install it, or name a .py file.") from None

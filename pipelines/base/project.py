@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import sys
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,9 +32,37 @@ def make_home() -> Path:
     return folder
 
 
+def is_checkout() -> bool:
+    """Whether the project runs from its source tree, and not from where an installer has put its packages."""
+    return (ROOT / "recipes").is_dir() and (ROOT / "pyproject.toml").is_file()
+
+
+def resource(name: str) -> Path:
+    """A file or folder that is read at run time and stands beside the packages in the source tree; a wheel has it in `pipelines/shipped`.
+
+    Args:
+        name: `recipes`, `docs` or `prefect.yaml`.
+    """
+    return (ROOT if is_checkout() else ROOT / "pipelines" / "shipped") / name
+
+
+def page(name: str) -> str:
+    """Where a page of the documentation can be read, for messages: `docs/servers.md`, or its place in an installed package."""
+    return f"docs/{name}.md" if is_checkout() else str(resource("docs") / f"{name}.md")
+
+
+def python(module: str, *arguments: str) -> list[str]:
+    """The command that runs a module of the project in a process of its own.
+
+    It does not depend on what the working folder and PYTHONPATH hold: see `whetstone_launcher.py`.
+    """
+    return [sys.executable, "-P", "-u", str(ROOT / "whetstone_launcher.py"), module, *arguments]
+
+
 def python_path(environment: Mapping[str, str] = os.environ) -> str:
-    """PYTHONPATH for a child process: the project first, then what the environment has."""
-    return os.pathsep.join(part for part in (str(ROOT), environment.get("PYTHONPATH", "")) if part)
+    """PYTHONPATH for processes of other programs that import the project: the project first, then what the environment has."""
+    inherited = environment.get("PYTHONPATH", "")
+    return os.pathsep.join(part for part in (str(ROOT), inherited) if part) if inherited or is_checkout() else ""
 
 
 def syntax_tree(text: str | bytes) -> ast.Module:

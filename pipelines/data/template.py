@@ -6,17 +6,15 @@ Every fault of a template that would train or show a wrong text is caught here o
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from pipelines.base.errors import ModelError
-from pipelines.base.project import python_path
+from pipelines.base.project import python
 from pipelines.data import template_worker
 from pipelines.data.control import THINK_END, THINK_START, after_thinking
 from pipelines.data.records import Message
@@ -162,12 +160,9 @@ def _bounded(request: dict[str, Any], where: str) -> list[dict[str, str]]:
     Raises:
         ModelError: it took too long, too much memory, or ended.
     """
-    command = [sys.executable, "-m", "pipelines.data.template_worker"]
-    environment = {**os.environ, "PYTHONPATH": python_path()}
+    command = python("pipelines.data.template_worker")
     try:
-        ended = subprocess.run(
-            command, input=json.dumps(request), capture_output=True, text=True, timeout=WALL_S, env=environment
-        )
+        ended = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, timeout=WALL_S)
     except subprocess.TimeoutExpired:
         raise ModelError(f"{where} was not done within {WALL_S:.0f} s. Give one that ends.") from None
     if ended.returncode in (-signal.SIGXCPU, -signal.SIGKILL):

@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pipelines.base.distribution import install_hint
 from pipelines.base.errors import ModelError
 from pipelines.base.files import atomic_folder, damage, digest, file_sha256, write_manifest
 from pipelines.base.project import make_home
@@ -44,7 +45,7 @@ def require_reader(file: Path) -> None:
         ModelError: it is not.
     """
     if importlib.util.find_spec("gguf") is None:
-        raise ModelError(f"model.path: reading {file} needs the package gguf. Run: pip install gguf")
+        raise ModelError(f"model.path: reading {file} needs the package gguf. Run: {install_hint('gguf')}")
 
 
 def check_header(file: Path) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.base.errors import Interrupted
+from pipelines.base.project import page
 from pipelines.contract.rollout import Completion
 from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Stop
@@ -179,7 +180,7 @@ class Endpoint:
         elif self.on_cpu and text.tie_word_embeddings and self.reload_method == "reload_weights":
             self._refuse(
                 "a CPU build keeps its packed copy of a tied output head when it reloads weights",
-                f"Start it with --worker-extension-cls {EXTENSION} (docs/servers.md), or set serve: true.",
+                f"Start it with --worker-extension-cls {EXTENSION} ({page('servers')}), or set serve: true.",
             )
 
     def _examine_lora(self, rank: int) -> None:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from pipelines.base.errors import StaleWeights
+from pipelines.base.project import page
 from pipelines.engine.models import autocast
 
 SEQUENCES = 4
@@ -122,6 +123,6 @@ class Probe:
             f"sampler: {self.name} {what}. On {answer.numel()} tokens of fixed sequences its log-probabilities are off by "
             f"{d:.3g} nats on average. Was it started on the folder in sampler.weights, on the same disk? If so, its "
             "build cannot reload weights as asked: set serve: true, or start it with --worker-extension-cls "
-            "whetstone_worker.Reload (docs/servers.md). Restarting the server on that folder makes this run's weights "
+            f"whetstone_worker.Reload ({page('servers')}). Restarting the server on that folder makes this run's weights "
             "right once, and the next push wrong again."
         )

@@ -8,14 +8,13 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
 import torch
 
 from pipelines.base import owner
-from pipelines.base.project import ROOT
+from pipelines.base.project import python
 from pipelines.engine import vllm_worker
 from pipelines.recipe.server import Serve
 
@@ -71,10 +70,9 @@ class ServerProcess:
             "VLLM_NO_USAGE_STATS": "1",
             "PYTHONPATH": str(Path(vllm_worker.__file__).parent),  # and nothing of our own environment
         }
-        keeper = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from pipelines.stage import owned; owned.main()"
         with open(self.log, "ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-c", keeper, *self.command],
+                python("pipelines.stage.owned", *self.command),
                 env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=output,

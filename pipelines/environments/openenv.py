@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
+from pipelines.base.distribution import install_hint
 from pipelines.base.errors import RecipeError
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step, Unavailable
@@ -257,7 +258,7 @@ def problems(
     try:
         session = _Session(url)
     except ImportError:
-        raise RecipeError("environment openenv: install websockets: pip install websockets.") from None
+        raise RecipeError(f"environment openenv: install websockets: {install_hint('openenv')}.") from None
     except Unavailable as error:
         raise RecipeError(f"environment openenv: no server answers ({error}). Start it, or correct the url.") from None
     try:

@@ -10,6 +10,7 @@ import random
 from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
+from pipelines.base.distribution import install_hint
 from pipelines.base.errors import RecipeError
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step
@@ -90,7 +91,7 @@ def _game(name: str) -> Any:
     try:
         import textarena
     except ImportError:
-        raise RecipeError("environment textarena: install it: pip install TextArena.") from None
+        raise RecipeError(f"environment textarena: install it: {install_hint('textarena')}.") from None
     try:
         return textarena.make(name)
     except (ValueError, LookupError) as error:  # no such game, or a game whose word lists are not there

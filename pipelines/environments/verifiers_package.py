@@ -8,7 +8,6 @@ are read in the chat template's own form, as by the environment `tools`.
 from __future__ import annotations
 
 import atexit
-import importlib
 import json
 import signal
 import threading
@@ -16,7 +15,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from functools import cache
 from typing import Any, Literal
 
+from pipelines.base.distribution import install_hint
 from pipelines.base.errors import RecipeError
+from pipelines.base.user_modules import NameTaken, import_named
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step, Unavailable
 from pipelines.environments._replayed import Replayed
@@ -149,10 +150,12 @@ def _environment(load: str, args: str) -> Any:
     try:
         import verifiers
     except ImportError:
-        raise RecipeError("environment verifiers_package: install it: pip install verifiers==0.1.10.") from None
+        raise RecipeError(f"environment verifiers_package: install it: {install_hint('verifiers')}.") from None
     module, _, name = load.partition(":")
     try:
-        function = getattr(importlib.import_module(module), name)
+        function = getattr(import_named(module), name)
+    except NameTaken as clash:
+        raise RecipeError(f"environment verifiers_package: load: {clash}:{name}.") from None
     except (ImportError, AttributeError, ValueError) as error:
         raise RecipeError(
             f"environment verifiers_package: load {load!r} cannot be imported ({error}). Install the environment's package and "

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Collection
 from typing import Any
 
 from pipelines.base.errors import RecipeError, did_you_mean
+from pipelines.base.user_modules import NameTaken, is_there
 from pipelines.contract.metrics import FIXED_DATA, METRICS, metric
 from pipelines.recipe.slots import Watched, bind_monitors
 
@@ -82,8 +82,8 @@ def _check_judge(field: str, each: Watched) -> None:
     if function is not None:
         module = str(function).partition(":")[0]
         try:
-            there = importlib.util.find_spec(module) is not None
-        except (ImportError, ValueError):
-            there = False
+            there = is_there(module)
+        except NameTaken as clash:
+            raise RecipeError(f"{field}.function: {clash}:{str(function).partition(':')[2]}.") from None
         if not there:
             raise RecipeError(f"{field}.function: no module {module!r} here. Write package.module:function.")

@@ -10,12 +10,12 @@ from pydantic import Field, ValidationError
 
 from pipelines.base import plugins
 from pipelines.base.errors import RecipeError, did_you_mean
-from pipelines.base.project import ROOT
+from pipelines.base.project import resource
 from pipelines.base.secrets import secrets_in
 from pipelines.contract.fields import Label, Line, Seed, Strict
 from pipelines.contract.model_settings import Model
 from pipelines.recipe import settings as s
-from pipelines.recipe import yaml_text
+from pipelines.recipe import shipped, yaml_text
 from pipelines.recipe.explain import cut as _cut
 from pipelines.recipe.explain import explain
 from pipelines.recipe.explain import shown as _shown
@@ -24,7 +24,7 @@ from pipelines.recipe.repeat import unrolled
 from pipelines.recipe.slots import SLOTS
 from pipelines.recipe.stage_kind import Node, Stage, stage_kinds
 
-PRESETS = ROOT / "recipes" / "presets"
+PRESETS = resource("recipes") / "presets"
 SECTIONS = ("curate", "sft", "rlvr", "evaluate")
 """The plain sections: a chain of one stage each, in this order."""
 FIRST = ("plugins", "presets")
@@ -87,13 +87,13 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     """Read and check the fields of a recipe. Methods are checked by `check`, which imports torch.
 
     Args:
-        path: a YAML file.
+        path: a YAML file; `recipes/NAME.yaml` is the project's own where the working folder has none.
         overrides: `rlvr.steps=3` and the like; values are YAML.
 
     Raises:
         RecipeError: names the field and the fix.
     """
-    body = yaml_text.load(Path(path))
+    body = yaml_text.load(shipped.find(path))
     named = _named_stages(body)
     changes = [_unprefixed(text) if named is not None else text for text in overrides or []]
     for change in changes:
@@ -250,7 +250,9 @@ def _presets(body: dict[str, Any]) -> list[str]:
     named = body.get("presets")
     listed = [] if named is None else [named] if isinstance(named, str) else named
     if not isinstance(listed, list) or not all(isinstance(n, str) for n in listed):
-        raise RecipeError(f"presets: expected names of files in recipes/presets, such as [dapo] (got {_shown(named)}).")
+        raise RecipeError(
+            f"presets: expected names of presets (`whetstone methods` lists them), such as [dapo] (got {_shown(named)})."
+        )
     repeated = [n for n in listed if listed.count(n) > 1]
     if repeated:
         raise RecipeError(f"presets: {repeated[0][:60]!r} is named twice; once is enough.")

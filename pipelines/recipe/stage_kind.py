@@ -312,7 +312,7 @@ def stage_kinds() -> dict[str, Kind]:
         TypeError: a `kind.py` registers nothing, or a name that is taken.
     """
     kinds: dict[str, Kind] = {}
-    for path in sorted([*ROOT.glob("pipelines/*/kind.py"), *ROOT.glob("*/kind.py")]):
+    for path in sorted([*ROOT.glob("pipelines/*/kind.py"), ROOT / "evaluation" / "kind.py"]):
         module = ".".join(path.relative_to(ROOT).with_suffix("").parts)
         kind = getattr(importlib.import_module(module), "KIND", None)
         if not isinstance(kind, Kind) or kind.name in kinds:

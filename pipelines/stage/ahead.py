@@ -22,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pipelines.base import owner
+from pipelines.base.project import python
+from pipelines.base.user_modules import import_named
 from pipelines.stage import launch
 
 LOG = "stage.log"
@@ -39,7 +41,7 @@ def main(argv: list[str] | None = None) -> None:
         return
 
     def ranks() -> Iterator[subprocess.Popen[bytes]]:
-        command = [sys.executable, "-u", "-m", "pipelines.stage.ahead", "--rank", arguments.module, *arguments.imports]
+        command = python("pipelines.stage.ahead", "--rank", arguments.module, *arguments.imports)
         yield subprocess.Popen(command, env={**os.environ, **launch.alone()})
         _input_from(os.devnull)  # the rank alone reads what the owner writes
 
@@ -61,7 +63,7 @@ def _rank(module: str, names: list[str]) -> None:
     _input_from(os.devnull)
     _output_to(folder / LOG, earlier=imported)
     if not imported:
-        os.execv(sys.executable, [sys.executable, "-u", *launch.rank_command(module, folder)])
+        os.execv(sys.executable, launch.rank_command(module, folder))
     launch.remove_stale(folder)
     launch.run(module, folder)
 
@@ -81,7 +83,7 @@ def _import(module: str, names: list[str]) -> bool:
         process.set_up_logging()
         for name in names:
             with contextlib.suppress(ModuleNotFoundError):  # a guess of the recipe's; the work says what it misses
-                importlib.import_module(name)
+                import_named(name)
     except BaseException:  # other people's code: SystemExit too
         return False
     return True

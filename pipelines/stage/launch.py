@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pipelines.base import owner
+from pipelines.base.project import python
 
 STORE = "WHETSTONE_STORE"
 """Environment variable of a rank: where ranks meet, `file:PATH` or `tcp:HOST:PORT`."""
@@ -49,15 +50,16 @@ def main(argv: list[str] | None = None) -> None:
     def ranks() -> Iterator[subprocess.Popen[bytes]]:
         remove_stale(folder)
         for environment in _environments(arguments, job, meeting):
-            command = [sys.executable, "-u", *rank_command(arguments.module, folder)]
-            yield subprocess.Popen(command, env={**os.environ, **environment}, stdin=subprocess.DEVNULL)
+            yield subprocess.Popen(
+                rank_command(arguments.module, folder), env={**os.environ, **environment}, stdin=subprocess.DEVNULL
+            )
 
     supervise(ranks, job.get("parent_pid"), meeting)
 
 
 def rank_command(module: str, folder: Path) -> list[str]:
-    """What Python is told to be a rank."""
-    return ["-m", "pipelines.stage.launch", "--rank", module, str(folder)]
+    """The command of a rank."""
+    return python("pipelines.stage.launch", "--rank", module, str(folder))
 
 
 def run(module: str, folder: Path) -> None:

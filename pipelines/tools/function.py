@@ -5,13 +5,13 @@ The reader of both is transformers' `get_json_schema`: a description, then an `A
 
 from __future__ import annotations
 
-import importlib
 import json
 from concurrent.futures import ThreadPoolExecutor
 from concurrent.futures import TimeoutError as TooLate
 from typing import Any
 
 from pipelines.base.errors import RecipeError
+from pipelines.base.user_modules import NameTaken, import_named
 from pipelines.tools import Tool, ToolError, ToolTimeout
 
 
@@ -29,8 +29,10 @@ def tools(*, path: str, timeout_s: float = 10.0) -> list[Tool]:
 
     module, _, name = path.partition(":")
     try:
-        function = getattr(importlib.import_module(module), name)
+        function = getattr(import_named(module), name)
         schema = get_json_schema(function)
+    except NameTaken as clash:
+        raise RecipeError(f"tools: {clash}:{name}.") from None
     except (ImportError, AttributeError, ValueError) as error:
         raise RecipeError(f"tools: {path!r} cannot be imported ({error}). Write package.module:function.") from error
     except (DocstringParsingException, TypeHintParsingException) as error:

@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+from pipelines.base.distribution import install_hint
 from pipelines.base.errors import RecipeError
 from pipelines.tools import Tool, ToolError, ToolTimeout
 
@@ -51,7 +52,7 @@ class _Server:
             import mcp  # noqa: F401
             from anyio.from_thread import start_blocking_portal
         except ImportError:
-            raise RecipeError('tools: MCP servers need the library mcp. Install it: pip install "mcp>=2".') from None
+            raise RecipeError(f"tools: MCP servers need the library mcp. Install it: {install_hint('mcp')}.") from None
         self.command, self.environment, self.timeout_s = command, environment, timeout_s
         stack = contextlib.ExitStack()
         try:

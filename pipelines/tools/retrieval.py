@@ -16,12 +16,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from pipelines.base.distribution import install_hint
 from pipelines.base.errors import DataError, RecipeError, did_you_mean
 from pipelines.tools import corpora as corpora_folder
 from pipelines.tools.passage import Passage
 
 GENERATED = "generated:"
-MISSING = "search needs the library bm25s; run pip install bm25s"
+MISSING = f"search needs the library bm25s; run {install_hint('search')}"
 WORDS = r"(?u)\b\w+\b"
 """What counts as a word: single letters and digits too."""
 

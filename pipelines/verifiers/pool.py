@@ -17,7 +17,6 @@ import pickle
 import select
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import deque
@@ -26,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from pipelines.base import owner
-from pipelines.base.project import python_path
+from pipelines.base.project import python
 from pipelines.verifiers._wire import HEADER, PROGRESS
 from pipelines.verifiers.verdict import NOT_BEGUN, TIMED_OUT, Verdict, failed
 
@@ -276,8 +275,8 @@ class Pool:
         pinned = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
         with child_end:
             self._server = subprocess.Popen(
-                [sys.executable, "-m", "pipelines.verifiers.server", str(child_end.fileno()), str(os.getpid())],
-                env={**environment, **pinned, "PYTHONPATH": python_path(environment)},
+                python("pipelines.verifiers.server", str(child_end.fileno()), str(os.getpid())),
+                env={**environment, **pinned},
                 pass_fds=[child_end.fileno()],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

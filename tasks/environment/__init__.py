@@ -12,6 +12,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+from pipelines.base.distribution import install_hint
 from pipelines.base.errors import UserError
 from pipelines.base.project import ROOT, home
 from pipelines.base.secrets import redact
@@ -210,7 +211,8 @@ def _database_problem(uri: str) -> str | None:
     except (ArgumentError, NoSuchModuleError):  # such as databricks: MLflow knows more than databases
         return None
     except ImportError as error:
-        return f"needs the package {error.name}"
+        hint = f" ({install_hint('postgresql')})" if error.name == "psycopg2" else ""
+        return f"needs the package {error.name}{hint}"
     except TimeoutError:
         return f"does not answer within {ANSWER_S:.0f} s"
     except (OSError, SQLAlchemyError) as error:

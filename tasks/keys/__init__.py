@@ -16,7 +16,17 @@ from tasks.keys import files, sections, source, versions
 from tasks.keys.source import reach
 from tasks.keys.words import difference
 
-__all__ = ["code_now", "device_class", "difference", "key_parts", "node_reads", "reach", "settings_of", "stage_key"]
+__all__ = [
+    "clashes",
+    "code_now",
+    "device_class",
+    "difference",
+    "key_parts",
+    "node_reads",
+    "reach",
+    "settings_of",
+    "stage_key",
+]
 ELSEWHERE = "a local path"
 """Stands in a key for a path whose files are in it."""
 
@@ -51,7 +61,7 @@ def key_parts(
     read, code = files.of_stage(recipe, reads, root / "evaluation" / "benchmarks")
     brought = _plugin_files(reads)
     own = [path for path in code if not path.is_relative_to(root)] + [*brought.values()]
-    user = source.user_code(_plugins(node, reads), own, root)
+    user = source.user_code(_plugins(node, reads), own)
     for label, path in brought.items():
         read.digests[label], read.where[label] = source.code_digest(path), str(path)
     for name, path in user.items():
@@ -83,9 +93,17 @@ def code_now(recipe: Recipe, stage: str, *, root: Path = ROOT) -> dict[str, str]
     brought = _plugin_files(reads)
     for label, path in brought.items():
         code |= source.project_imports(path, root) | {label: source.code_digest(path)}
-    for name, path in source.user_code(_plugins(node, reads), [*brought.values()], root).items():
+    for name, path in source.user_code(_plugins(node, reads), [*brought.values()]).items():
         code |= source.project_imports(path, root) | {f"module/{name}": source.code_digest(path)}
     return code
+
+
+def clashes(recipe: Recipe, stage: str) -> dict[Path, str]:
+    """Of the user's files that a stage reaches (plug-ins, modules that its settings name, what these import), those that import a module
+    that another one's name hides, and what to do."""
+    node, reads = recipe.node(stage), node_reads(recipe, stage)
+    brought = [*_plugin_files(reads).values()]
+    return source.clashes([*brought, *source.user_code(_plugins(node, reads), brought).values()])
 
 
 def _plugins(node: Node, reads: Reads) -> list[str]:

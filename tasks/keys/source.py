@@ -15,6 +15,7 @@ from pipelines import environments, verifiers
 from pipelines.base import plugins
 from pipelines.base.plugins import Origin
 from pipelines.base.project import ROOT
+from pipelines.base.user_modules import PACKAGES, module_file, name_clash
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_kind import Reads
 from tasks.keys import parsed, sections
@@ -86,7 +87,7 @@ def reach(modules: Iterable[str], root: Path = ROOT, skip: Collection[str] = ())
         if name in visited or (_is_reader(parent) and parent in NO_RESULT):
             continue
         visited.add(name)
-        path = _file(root, parent if _is_reader(parent) else name)
+        path = module_file(root, parent if _is_reader(parent) else name)
         if path is None or (_is_reader(name) and not _is_reader(parent)):
             continue
         if _is_reader(parent):
@@ -146,14 +147,6 @@ def _definitions(text: bytes, module: str, classes: frozenset[str]) -> dict[str,
         return {"": Definition(hashlib.sha256(text).hexdigest())}
 
 
-def _file(base: Path, module: str) -> Path | None:
-    path = base.joinpath(*module.split("."))
-    for candidate in (path.with_suffix(".py"), path / "__init__.py"):
-        if candidate.is_file():
-            return candidate
-    return None
-
-
 def _read(path: Path, module: str) -> tuple[str, tuple[str, ...]]:
     """Digest of a file's code and the names of what it imports; what does not parse is taken byte by byte."""
     package = module if path.name == "__init__.py" else module.rpartition(".")[0]
@@ -181,13 +174,13 @@ def references(section: Any) -> list[str]:
     return [values] if isinstance(values, str) and PLUGIN.fullmatch(values) else []
 
 
-def user_code(modules: Collection[str], files: Collection[Path] = (), root: Path = ROOT) -> dict[str, Path]:
+def user_code(modules: Collection[str], files: Collection[Path] = ()) -> dict[str, Path]:
     """The user's modules that plug-ins and benchmark files reach: name → file.
 
     What is installed, the standard library and the project are left out: versions and `reach` stand for them.
 
     Args:
-        modules: dotted names, searched as the stage will search them: the working folder, then `sys.path`.
+        modules: dotted names, searched as the stage will search them: `sys.path`, then the working folder.
         files: files whose imports are followed too, searched beside themselves first.
     """
     modules_found: dict[str, Path] = {}
@@ -196,7 +189,7 @@ def user_code(modules: Collection[str], files: Collection[Path] = (), root: Path
         queue += [(name, file.parent) for name in _read(file, "")[1]]
     while queue:
         name, beside = queue.pop()
-        path = find(name, root, beside)
+        path = find(name, beside)
         if path is None or name in modules_found:
             continue
         modules_found[name] = path
@@ -206,20 +199,32 @@ def user_code(modules: Collection[str], files: Collection[Path] = (), root: Path
     return modules_found
 
 
-def find(module: str, root: Path = ROOT, beside: Path | None = None) -> Path | None:
+def find(module: str, beside: Path | None = None) -> Path | None:
     """The user's file of a dotted module name, or None where it is installed, the project's or not there."""
     library = Path(sysconfig.get_paths()["stdlib"]).resolve()
-    for base in ([beside] if beside else []) + [Path.cwd(), *(Path(p) for p in sys.path)]:
-        path = _file(base, module)
+    if module.partition(".")[0] in PACKAGES:
+        return None
+    for base in ([beside] if beside else []) + [*(Path(p) for p in sys.path if p), Path.cwd()]:
+        path = module_file(base, module)
         if path is None:
             continue
         resolved = path.resolve()
         installed = (
             "site-packages" in resolved.parts or "dist-packages" in resolved.parts or resolved.is_relative_to(library)
         )
-        project = any(resolved.is_relative_to(root.resolve() / name) for name in (*PROJECT, "tasks", "flows"))
-        return None if installed or project else path
+        return None if installed else path
     return None
+
+
+def clashes(files: Iterable[Path]) -> dict[Path, str]:
+    """File of the user's → what is wrong with the first import of it that means another file of the working folder and gets a module
+    of the same name."""
+    told: dict[Path, str] = {}
+    for path in files:
+        for name in _read(path, "")[1]:
+            if name.partition(".")[0] not in sys.stdlib_module_names and (clash := name_clash(name)):
+                told.setdefault(path, f"imports {name}: {clash}")
+    return told
 
 
 def code_digest(path: Path) -> str:

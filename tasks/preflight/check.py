@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation import programs
+from pipelines.base.distribution import install_hint
 from pipelines.base.errors import ModelError, RecipeError, did_you_mean
 from pipelines.base.files import digest, free_bytes
 from pipelines.base.secrets import redact
@@ -30,7 +31,7 @@ from pipelines.recipe.slots import terms_of
 from pipelines.recipe.stage_kind import DATA, SCORES, Node
 from pipelines.sandbox import SandboxError, isolation
 from pipelines.verifiers import SANDBOXED
-from tasks import environment, machine
+from tasks import environment, keys, machine
 from tasks.preflight import corpora as preflight_corpora
 from tasks.preflight import data as preflight_data
 from tasks.preflight import estimate, hub_cache, memory, probe, server
@@ -41,7 +42,6 @@ from tasks.preflight.problem import Problem
 
 FEWEST_INODES = 1000
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
-GGUF_EXTRA = "Run: pip install gguf"
 Question = tuple[str, str, dict[str, Any]]
 """Field, fix, and what is asked of the process that has torch."""
 _passed: set[tuple[str, str]] = set()
@@ -205,6 +205,8 @@ def _asks(node: Node, chosen: list[Node]) -> bool:
 def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
     """What is particular to a stage's settings."""
     yield from preflight_corpora.problems(node)
+    for file, clash in keys.clashes(node.recipe, node.name).items():
+        yield Problem(node.name, f"{os.path.relpath(file)} {clash}")
     if node.kind.makes == DATA:
         yield from _curate(node.name, node.settings, questions)
     elif node.kind.rewards:
@@ -302,7 +304,9 @@ def _hub(field: str, name: str, what: str) -> Iterator[Problem]:
             return
         if file is not None:
             if importlib.util.find_spec("gguf") is None:
-                yield Problem(field, f"{name} is a GGUF file, and the package gguf is missing", GGUF_EXTRA)
+                yield Problem(
+                    field, f"{name} is a GGUF file, and the package gguf is missing", f"Run: {install_hint('gguf')}"
+                )
             elif not os.access(file, os.R_OK):
                 yield Problem(field, f"{file} may not be read", f"Run: chmod u+r {file}")
             return

@@ -19,7 +19,7 @@ from typing import Any
 
 from pipelines.base import owner, plugins
 from pipelines.base.errors import UserError
-from pipelines.base.project import python_path
+from pipelines.base.project import python
 from tasks.preflight import data as preflight_data
 from tasks.preflight import estimate
 from tasks.preflight import functions as probe_functions
@@ -80,8 +80,8 @@ class Asking:
         asked.write_text("".join(json.dumps(q) + "\n" for q in unanswered))
         answered.touch()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tasks.preflight.probe", str(asked), str(answered), *plugins.named()],
-            env={**os.environ, owner.PARENT: str(os.getpid()), "PYTHONPATH": python_path()},
+            python("tasks.preflight.probe", str(asked), str(answered), *plugins.named()),
+            env={**os.environ, owner.PARENT: str(os.getpid())},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -252,7 +252,6 @@ def main(asked: str, answered: str, *named: str) -> None:
     """Answer a file of questions with the plug-ins of their recipe."""
     owner.bind_rank()
     os.environ.pop(owner.PARENT, None)
-    sys.path.insert(0, "")
     plugins.activate(named)
     with open(answered, "a") as handle:
         for line in Path(asked).read_text().splitlines():

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pipelines.base.project import page
 from tasks.preflight import http_probe
 from tasks.preflight.problem import Problem
 
@@ -51,7 +52,7 @@ def _health(field: str, address: str, key: str | None) -> Iterator[Problem]:
         field,
         address.rstrip("/") + "/health",
         {"Authorization": f"Bearer {key}"} if key else {},
-        fix="Start it on the weights folder (docs/servers.md says how), or leave the sampler section out.",
+        fix=f"Start it on the weights folder ({page('servers')} says how), or leave the sampler section out.",
         refused=(field, "Set api_key_env."),
         shown=address,
     )

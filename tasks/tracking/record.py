@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation.samples import TRUNCATED
-from pipelines.base.project import ROOT
+from pipelines.base.project import ROOT, is_checkout
 from pipelines.base.secrets import redact
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.stage_kind import Node, kind_named
@@ -96,8 +96,8 @@ def source_tags(path: str | None, overrides: list[str] | None) -> dict[str, str]
 
 @cache
 def git(root: Path = ROOT) -> dict[str, str]:
-    """Commit, branch and dirty flag of the project as tags; nothing where it is no git checkout."""
-    commit = _git(root, "rev-parse", "HEAD")
+    """Commit, branch and dirty flag of the project as tags; nothing where it is no git checkout, or is installed into one of another's."""
+    commit = _git(root, "rev-parse", "HEAD") if root != ROOT or is_checkout() else None
     if commit is None:
         return {}
     tags = {"mlflow.source.git.commit": commit}

@@ -77,4 +77,4 @@ def test_a_flow_whose_worker_is_killed_ends_in_order(tmp_path):
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.kill(flow, signal.SIGKILL)
-    assert note.with_suffix(".cwd").read_text() == str(toys.ROOT)
+    assert note.with_suffix(".cwd").read_text() == str(tmp_path), "the folder that holds the project folder"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import pytest
 import torch
 import toys
 
+from pipelines.base.distribution import install_hint
 from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Model
 from pipelines.engine import gguf_models, model_files, models
@@ -110,10 +112,10 @@ def test_without_the_package_gguf_the_message_names_the_extra(tmp_path, home, mo
     monkeypatch.setattr(
         gguf_models.importlib.util, "find_spec", lambda name, *rest: None if name == "gguf" else find(name, *rest)
     )
-    with pytest.raises(ModelError, match=r"pip install gguf"):
+    with pytest.raises(ModelError, match=re.escape(install_hint("gguf"))):
         models.local(file)
     recipe = read_recipe(toys.recipe(tmp_path, model={"path": str(file), "fresh": None}))
-    assert [(p.field, "pip install gguf" in p.fix) for p in preflight.examine(recipe, ["curate"])] == [
+    assert [(p.field, install_hint("gguf") in p.fix) for p in preflight.examine(recipe, ["curate"])] == [
         ("model.path", True)
     ]
 

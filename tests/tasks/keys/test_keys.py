@@ -182,3 +182,18 @@ def test_the_verifier_that_a_file_names_is_in_the_keys_of_stages_that_score(tmp_
         }
         assert f"pipelines.verifiers.{verifier}" in reached, stage
         assert "pipelines.verifiers.semantic" not in reached, stage
+
+
+def test_a_module_whose_name_is_taken_is_no_code_of_the_users(tmp_path, monkeypatch):
+    """The stage imports ours, and not the file of that name; a file of the user's that means the other one is named."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tasks.py").write_text("half = 0.5\n")
+    assert source.find("tasks") is None and source.user_code(["tasks"]) == {}
+    own = tmp_path / "own.py"
+    own.write_text("import json\nfrom pipelines.contract.catalogue import method\nfrom tasks import half\n")
+    (tmp_path / "json.py").write_text("")
+    assert source.user_code(["own"]) == {"own": own}
+    (told,) = source.clashes([own]).values()
+    assert told.startswith("imports tasks: tasks.py of the working folder cannot be imported")
+    own.write_text("from pipelines.contract.catalogue import method\nimport tasks.store\n")
+    assert source.clashes([own]) == {}, "ours is meant where the folder has no such file"

@@ -22,6 +22,7 @@ import yaml
 from pipelines import environments
 from pipelines.base import owner
 from pipelines.base.cache import Cache
+from pipelines.base.distribution import install_hint
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Source
 from tasks import machine
@@ -512,7 +513,7 @@ def test_a_corpus_that_is_not_there_is_known_before_the_first_stage(tmp_path, kn
     monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "bm25s" else real(name, *more))
     refused = problems(tmp_path, curate={"sources": sources})
     assert {"curate.sources.0.corpus", "curate.sources.1.config", "curate.sources.2.config"} == set(refused)
-    assert all("pip install bm25s" in text for text in refused.values())
+    assert all(install_hint("search") in text for text in refused.values())
 
 
 def test_rows_that_become_no_records_are_known_before_the_first_stage(tmp_path):
@@ -558,3 +559,18 @@ def known_rows(fields):
             return [{"info": fields} if q["ask"] == "rows" else {"positions": 64} for q in self.asked]
 
     return Asked
+
+
+def test_names_that_are_taken(tmp_path, monkeypatch):
+    """A reward function in `tasks.py`, and one whose file imports `tasks.py`: refused with the file and what to do."""
+    monkeypatch.chdir(tmp_path)
+    reward = "def short(completions, **columns):\n    return [0.0 for _ in completions]\n"
+    (tmp_path / "tasks.py").write_text(reward)
+    (tmp_path / "own.py").write_text(f"def late():\n    from tasks import short\n{reward}")
+    for name, told in (
+        ("tasks", "rlvr.reward_functions.0: tasks.py of the working folder cannot be imported"),
+        ("own", "rlvr: own.py imports tasks: tasks.py of the working folder cannot be imported"),
+    ):
+        read = read_recipe(toys.recipe(tmp_path), [f"rlvr.reward_functions=['{name}:short']"])
+        (problem,) = preflight.examine(read, ["rlvr"])
+        assert str(problem).startswith(told) and "Rename it to my_tasks.py" in str(problem)
