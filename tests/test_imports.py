@@ -1,9 +1,13 @@
-"""Imports go down: no circle among files or rooms, and none of the core imports a paper."""
+"""Imports go down: no circle among files or rooms, none of the core imports a paper, and the quickstart loads little."""
 
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
+import subprocess
+import sys
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -12,6 +16,26 @@ import pytest
 import toys
 
 CORE = ("flows", "tasks", "evaluation", "pipelines")
+
+
+MOST = {"stages": (200, 28_000), "stages and plan": (300, 38_000)}
+"""Files and lines of the project that the quickstart may load: its four stage processes, and `whetstone plan` beside them."""
+LOADED = """
+import importlib, json, sys
+for name in json.loads(sys.argv[1]):
+    importlib.import_module(name)
+print(json.dumps([f for m in list(sys.modules.values()) if (f := getattr(m, "__file__", None)) and f.startswith(sys.argv[2])]))
+"""
+PLAN = """
+import json, sys
+from pathlib import Path
+from flows.cli import main
+try:
+    main.main(["plan", sys.argv[1]])
+except SystemExit:
+    pass
+print(json.dumps([f for m in list(sys.modules.values()) if (f := getattr(m, "__file__", None)) and f.startswith(sys.argv[2])]))
+"""
 
 
 def name_of(path: Path, root: Path) -> str:
@@ -132,3 +156,41 @@ def test_a_circle_is_found_however_it_is_written(tmp_path, text):
     assert circles(rooms(graph, tmp_path)) == [["top.a", "top.b"]]
     (tmp_path / "top" / "b" / "two.py").write_text("")
     assert circles(imports(tmp_path, ["top"])) == [] and circles(rooms(imports(tmp_path, ["top"]), tmp_path)) != []
+
+
+def loaded(script: str, *arguments: str, home: Path) -> set[Path]:
+    """Files of the project that a process has loaded at its end."""
+    done = subprocess.run(
+        [sys.executable, "-c", script, *arguments, f"{toys.ROOT}{os.sep}"], capture_output=True, text=True, check=True,
+        cwd=toys.ROOT, env=toys.environment(WHETSTONE_HOME=str(home)),
+    )  # fmt: skip
+    files = {Path(name) for name in json.loads(done.stdout.splitlines()[-1])}
+    return {path for path in files if path.relative_to(toys.ROOT).parts[0] in CORE}
+
+
+@pytest.mark.slow
+def test_what_the_quickstart_loads(tmp_path):
+    """The four processes with the parts, verifiers and benchmarks that the recipe names, and `whetstone plan`.
+
+    What a stage imports while it works, such as the workers' side of verifiers, is not run here: a whole run loads a few files more.
+    """
+    from pipelines.recipe.read import read_recipe
+    from tasks import keys
+
+    path = toys.ROOT / "recipes" / "quickstart.yaml"
+    recipe = read_recipe(path, [])
+    files: dict[str, set[Path]] = {}
+    for stage in ("curate", "sft", "rlvr", "evaluate"):
+        node = recipe.node(stage)
+        parts = [name for name in keys.node_reads(recipe, stage).modules if "benchmarks" not in name]
+        modules = [f"{node.kind.module}.__main__", *node.kind.imports(node), *parts]
+        files[stage] = loaded(LOADED, json.dumps(modules), home=tmp_path)
+    files["stages"] = set().union(*files.values())
+    files["plan"] = loaded(PLAN, str(path), home=tmp_path)
+    files["stages and plan"] = files["stages"] | files["plan"]
+    lines = {file: len(file.read_text().splitlines()) for file in files["stages and plan"]}
+    size = {name: (len(each), sum(lines[file] for file in each)) for name, each in files.items()}
+    for name, (count, total) in size.items():
+        print(f"{name}: {count} files, {total} lines")
+    for name, (most_files, most_lines) in MOST.items():
+        assert size[name][0] <= most_files and size[name][1] <= most_lines, f"{name}: {size[name]}"
