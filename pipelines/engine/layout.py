@@ -190,15 +190,15 @@ def prefix_layouts(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> I
 
 def _lay_out_suffixes(part: _PrefixPass, tokens: Tensor, mask: Tensor) -> Layout:
     width, length = part.suffix_width, part.prefix_width
-    rows = torch.tensor([row for _, members in part.groups for row in members])
-    start = torch.tensor([len(prefix) for prefix, members in part.groups for _ in members])
-    ids = torch.zeros(len(part.groups), length, dtype=torch.int64)
+    rows = torch.tensor([row for _, members in part.groups for row in members])  # [R]
+    start = torch.tensor([len(prefix) for prefix, members in part.groups for _ in members])  # [R]
+    ids = torch.zeros(len(part.groups), length, dtype=torch.int64)  # [G, L], the prefixes
     for i, (prefix, _) in enumerate(part.groups):
         ids[i, : len(prefix)] = torch.tensor(prefix, dtype=torch.int64)
     place = start[:, None] + torch.arange(width)
     read = (row_ends(mask[rows]) - 1)[:, None]
-    known = torch.arange(length) < start[:, None]
-    causal = torch.ones(width, width, dtype=torch.bool).tril()
+    known = torch.arange(length) < start[:, None]  # [R, L]
+    causal = torch.ones(width, width, dtype=torch.bool).tril()  # [W, W]
     attention = torch.cat([known[:, None].expand(-1, width, -1), causal.expand(len(rows), -1, -1)], 2)[:, None]
     after = (place + 1).clamp(max=mask.shape[1] - 1)
     scored = (mask[rows].gather(1, after) & (place < read)).nonzero()

@@ -118,11 +118,11 @@ class TorchSampler:
             stream, drawn = torch.tensor(streams, dtype=torch.int64, device=self.device).unbind(1)
             points = distribution.stream_points(stream, drawn, steps)
         shared = self._shared_prefix(list(index))
-        ids = torch.full((len(index), width), self.pad, dtype=torch.int64)
+        ids = torch.full((len(index), width), self.pad, dtype=torch.int64)  # [U, W], padded on the left
         ids[:, :shared] = torch.tensor(prefixes[0][:shared])
         for row, prefix in enumerate(index):
             ids[row, width - len(prefix) + shared :] = torch.tensor(prefix[shared:])
-        lengths = torch.tensor([len(p) for p in index], device=self.device)
+        lengths = torch.tensor([len(p) for p in index], device=self.device)  # [U]
         gaps = Gaps(shared, width - lengths)
         cache = SlabCache(self.model, torch.bfloat16 if self.dtype == "bfloat16" else None)
         logits = self._prefill(ids.to(self.device), gaps, cache)
@@ -196,8 +196,8 @@ class TorchSampler:
             room: int64 [N], most tokens of each sample.
         """
         count, steps = len(rows.row_of), int(room.max())
-        tokens = torch.full((count, steps), -1, dtype=torch.int64, device=self.device)
-        logps = torch.zeros(count, steps, device=self.device)
+        tokens = torch.full((count, steps), -1, dtype=torch.int64, device=self.device)  # [N, steps]
+        logps = torch.zeros(count, steps, device=self.device)  # [N, steps]
         entropies = torch.zeros_like(logps) if entropy else None
         samples = torch.arange(count, device=self.device)
         for step in range(steps):

@@ -184,7 +184,7 @@ def _paid_in_turns(columns: dict[str, Any]) -> dict[str, Any]:
     if turn_reward is None or turn is None:
         return {}
     earned, paid = columns["reward"].double() + columns["token_penalty"].double().sum(1), turn_reward.double()
-    beyond = earned - paid.sum(1)
+    beyond = earned - paid.sum(1)  # [B]; paid is [B, S]
     known = columns["scored"] & (beyond.abs() > ROUNDING * (earned.abs() + paid.abs().sum(1)))
     last = last_taken(turns_taken(turn, columns["mask"], turn_reward.shape[1])) & known[:, None]
     return {"turn_reward": torch.where(last, paid + beyond[:, None], paid).float()}
@@ -293,7 +293,7 @@ def loss(
         top: float32 [B, T], the same over the most probable tokens.
     """
     columns = columns | {"logp": logp, "entropy": entropy, "entropy_top_p": top}
-    per_token = update.objective(columns)
+    per_token = update.objective(columns)  # [B, T]
     if update.divergence is not None and update.divergence.where == "loss":
         per_token = per_token + update.divergence.weight * update.divergence(columns)
     for auxiliary in update.auxiliary_loss:
@@ -315,7 +315,7 @@ def cached_gradients(update: Update, columns: dict[str, Any], values: Tensor) ->
         the loss, and float32 [B, T, K].
     """
     with torch.enable_grad():
-        free = values.detach().requires_grad_()
+        free = values.detach().requires_grad_()  # [B, T, K]
         top = free[..., 2] if values.shape[2] > 2 else None
         total = loss(update, columns, free[..., 0], free[..., 1], top)
         return float(total.detach()), torch.autograd.grad(total, free)[0]

@@ -212,14 +212,14 @@ class Learner:
 
     def _live(self, columns: dict[str, Any], rows: Tensor) -> Tensor:
         """Those of the rows that a forward pass is made for."""
-        live = columns["in_loss"][rows] & columns["mask"][rows].any(1)
+        live = columns["in_loss"][rows] & columns["mask"][rows].any(1)  # [N] of the rows
         if self.settings.skip_zero_advantage_rows and self.update.zero_advantage_rows_are_skippable():
             live &= (columns["advantage"][rows] != 0).any(1)
         return rows[live]
 
     def _couple(self, tokens: Tensor, columns: dict[str, Any], rows: Tensor) -> float:
         """The loss of the update, with its derivatives put into the columns for the passes to follow."""
-        live = torch.zeros(len(tokens), 1, dtype=torch.bool)
+        live = torch.zeros(len(tokens), 1, dtype=torch.bool)  # [B, 1]
         live[rows] = True
         kinds = 2 if self.policy.top_p_mass is None else 3
         with torch.no_grad():
@@ -296,7 +296,7 @@ class Learner:
         wanted: Literal["value", "gradient"] = "gradient" if reads else "value"
         layouts = self.passes.sharded(tokens, columns["mask"], rows)
         for layout in layouts:
-            part = (layout.target // tokens.shape[1]).unique()
+            part = (layout.target // tokens.shape[1]).unique()  # [R], the rows of the pass
             values, spread = self.policy.score(layout, tokens.flatten()[layout.target], entropy=wanted)
             if layout.repeat:
                 (values.sum() * 0).backward()
@@ -304,7 +304,7 @@ class Learner:
             taken = algorithm.take(columns, part)
             assert spread is not None
             scores = [values, *spread.view(len(values), -1).unbind(1)]
-            logp, entropy, *top = (to_rows(x, layout.target, part, tokens.shape) for x in scores)
+            logp, entropy, *top = (to_rows(x, layout.target, part, tokens.shape) for x in scores)  # each [R, T]
             if "cached_gradients" in taken:
                 loss = (taken["cached_gradients"] * torch.stack([logp, entropy, *top], -1)).sum()
             else:

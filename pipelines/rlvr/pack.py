@@ -25,7 +25,7 @@ def padded(rows: Sequence[Sequence[float] | None], width: int, fill: float, dtyp
     """
     lengths = np.array([len(row) if row else 0 for row in rows])
     values = np.fromiter(chain.from_iterable(row or () for row in rows), dtype=NUMPY[dtype], count=int(lengths.sum()))
-    out = np.full((len(rows), width), fill, dtype=NUMPY[dtype])
+    out = np.full((len(rows), width), fill, dtype=NUMPY[dtype])  # [B, T]
     out[np.arange(width) < lengths[:, None]] = values
     return torch.from_numpy(out)
 
@@ -56,10 +56,10 @@ def pack(trajectories: list[Trajectory], *, step: int, total_steps: int, version
 
 def _trained(trajectories: list[Trajectory], width: int) -> dict[str, Tensor]:
     """Which tokens train, and what follows: `mask`, `teacher_forced`, `length`, `scored`, `in_loss`."""
-    role = padded([t.role for t in trajectories], width, int(Role.PROMPT), torch.int64)
+    role = padded([t.role for t in trajectories], width, int(Role.PROMPT), torch.int64)  # [B, T]
     by_policy, demonstrated = role == Role.POLICY, role == Role.TEACHER_FORCED
     by_policy[:, 0] = demonstrated[:, 0] = False
-    length = torch.where(by_policy.any(1), by_policy.sum(1), demonstrated.sum(1)).float()
+    length = torch.where(by_policy.any(1), by_policy.sum(1), demonstrated.sum(1)).float()  # [B]
     scored = torch.tensor([t.score is not None or t.stop == Stop.WINDOW for t in trajectories]) & (length > 0)
     return {
         "mask": (by_policy | demonstrated) & scored[:, None],
