@@ -271,7 +271,7 @@ MATRIX = [
     # the recipe's reader
     *((f"a new field of {cls}", new_field(f"pipelines/{name}.py", cls), NONE) for name, cls in (
         ("recipe/settings", "Curate"), ("recipe/settings", "Sft"), ("recipe/settings", "Rlvr"), ("recipe/settings", "Evaluate"),
-        ("recipe/settings", "Task"), ("recipe/settings", "Optimizer"), ("recipe/settings", "Tracking"), ("recipe/source", "Source"),
+        ("recipe/settings", "Task"), ("recipe/training", "Optimizer"), ("recipe/settings", "Tracking"), ("recipe/source", "Source"),
         ("recipe/read", "Recipe"), ("contract/model_settings", "Model"), ("preference/settings", "Preference"), ("sample/settings", "Sample"),
     )),
     *((f"the reader's {name}", code(f"pipelines/recipe/{name}.py"), NONE) for name in ("read", "check", "explain", "graph", "stage_kind")),

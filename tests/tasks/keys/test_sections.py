@@ -103,7 +103,7 @@ def test_differences_show_the_values_of_defaults():
 
 SPARE = "    spare: int | None = None\n"
 CLASSES = {
-    "recipe/settings": ("Curate", "Sft", "Rlvr", "Evaluate", "Tracking", "Task", "Optimizer", "Lora"),
+    "recipe/settings": ("Curate", "Sft", "Rlvr", "Evaluate", "Tracking", "Task"), "recipe/training": ("Optimizer", "Lora"),
     "recipe/source": ("Source",), "recipe/monitors": ("Rollback",), "contract/model_settings": ("Model", "Fresh"),
 }  # fmt: skip
 """Module → classes of settings that the quickstart's stages have."""
@@ -137,12 +137,12 @@ def test_a_new_field_reruns_nothing_and_a_changed_default_what_reads_it(tmp_path
             assert count == 1, cls
             path.write_text(text)
     assert keys_of(tree, tmp_path) == before
-    settings = tree / "pipelines/recipe/settings.py"
-    for old, new, stages in (
-        ("confidence: float = Field(0.95", "confidence: float = Field(0.9", {"evaluate"}),
-        ("alpha: float = Field(32", "alpha: float = Field(16", set()),
-        ("weight_decay: float = Field(0.0", "weight_decay: float = Field(0.1", {"sft", "rlvr"}),
+    for name, old, new, stages in (
+        ("settings", "confidence: float = Field(0.95", "confidence: float = Field(0.9", {"evaluate"}),
+        ("training", "alpha: float = Field(32", "alpha: float = Field(16", set()),
+        ("training", "weight_decay: float = Field(0.0", "weight_decay: float = Field(0.1", {"sft", "rlvr"}),
     ):
+        settings = tree / f"pipelines/recipe/{name}.py"
         text = settings.read_text()
         assert text.count(old) == 1, old
         settings.write_text(text.replace(old, new))
