@@ -324,7 +324,7 @@ def _layouts(policy: Policy, rows: list[list[int]], tokens: Tensor, mask: Tensor
         yield "trees", layout.tree_layouts(tokens, mask, every, budget)
         documents = [np.array(row) for row in rows]
         scored = [mask[i, : len(row)].numpy() for i, row in enumerate(rows)]
-        packed = layout.packed_layouts(documents, scored, [[0, 1], [2, 3, 4], list(range(5, len(rows)))], budget)
+        packed = layout.packed_layouts(documents, scored, budget)
         starts = np.cumsum([0, *map(len, rows)])
         place = np.concatenate([i * tokens.shape[1] + np.arange(len(row)) for i, row in enumerate(rows)])
         assert starts[-1] == len(place)

@@ -238,16 +238,18 @@ def epoch_rows(documents: list[Document], size: int, packing: bool, seed: int, e
 
 def token_weights(documents: list[Document], rows: list[list[int]]) -> Tensor:
     """Weight of each token of the rows' documents, float32, where `micro_batches` says which with `layout.target`."""
-    members = sorted({i for row in rows for i in row})
+    members = sorted(i for row in rows for i in row)  # one that a step reads twice is there twice
     return torch.from_numpy(np.concatenate([documents[i].token_weights() for i in members]))
 
 
 def micro_batches(documents: list[Document], rows: list[list[int]], budget: int) -> Iterator[tuple[Layout, Tensor]]:
-    """Forward passes over packed rows, about `budget` tokens each: the layout, and the ids of its scored tokens, int64 [M]."""
-    members = sorted({i for row in rows for i in row})
-    position_of = {i: at for at, i in enumerate(members)}
+    """Forward passes over the rows' documents, about `budget` tokens each: the layout, and the ids of its scored tokens, int64 [M].
+
+    Where a row has several documents, all are packed anew for these passes: rows say what a step trains on, not its layout.
+    """
+    members = sorted(i for row in rows for i in row)  # one that a step reads twice is there twice
     tokens = [np.array(documents[i].tokens) for i in members]
     mask = [documents[i].mask() for i in members]
     all_tokens = torch.from_numpy(np.concatenate(tokens))
-    for layout in packed_layouts(tokens, mask, [[position_of[i] for i in row] for row in rows], budget):
+    for layout in packed_layouts(tokens, mask, budget, packing=any(len(row) > 1 for row in rows)):
         yield layout, all_tokens[layout.target]

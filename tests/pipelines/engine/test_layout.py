@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pipelines.contract.sampling import Sampling
 from pipelines.engine.layout import (
     best_layouts,
+    narrow_bins,
     packed_layouts,
     padded_layouts,
     prefix_layouts,
@@ -181,6 +182,15 @@ def test_passes_stay_on_their_device(family, sampling, entropy):
     assert all(p.grad.device == away for p in model.parameters())
 
 
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=60))
+def test_narrow_bins_hold_everything_once_and_cost_at_most_four_times_separate_rows(sizes):
+    bins = narrow_bins(sizes)
+    assert sorted(i for members in bins for i in members) == list(range(len(sizes)))
+    widths = [sum(sizes[i] for i in members) for members in bins]
+    assert max(widths) == max(sizes)
+    assert all(width < 2 * max(sizes[i] for i in members) for width, members in zip(widths, bins, strict=True))
+
+
 def test_packed_documents_do_not_see_each_other():
     draw = torch.Generator().manual_seed(3)
     lengths = [7, 4, 9, 2, 1, 5]
@@ -190,7 +200,7 @@ def test_packed_documents_do_not_see_each_other():
     policy = Policy(model, Sampling())
     every = torch.cat([torch.from_numpy(document) for document in documents])
     values = torch.zeros(len(every))
-    for layout in packed_layouts(documents, mask, [[0, 1], [2, 3, 4], [5]], 24):
+    for layout in packed_layouts(documents, mask, 24):
         values[layout.target] = policy.score(layout, every[layout.target])[0].detach()
         assert layout.size <= 24
     for document, scored, value in zip(documents, mask, values.split(lengths), strict=True):
