@@ -7,7 +7,6 @@ from typing import Any, ClassVar
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import card, load
-from pipelines.contract.columns import COLUMNS
 from pipelines.contract.provenance import Provenance
 from pipelines.recipe import check
 from pipelines.recipe.model_path import PATHS
@@ -192,12 +191,11 @@ def _parts(rl: Rlvr) -> list[tuple[str, Any]]:
 
 
 def _joining(rl: Rlvr) -> list[str]:
-    """The providers of the columns that the chosen methods read; all that may join where these cannot be bound here, such as one with a
-    function of the user's: a key with too much in it reruns a stage, one with too little does not."""
+    """The providers of the columns that the chosen methods read; none where a method is not right, which the check says."""
     try:
         return [each.name for each in bind_providers(rl, bound_list(bind_slots(rl)))]
     except RecipeError:
-        return sorted({column.automatic for column in COLUMNS.values() if column.automatic})
+        return []
 
 
 def _reward_infos(rl: Rlvr) -> list[dict[str, Any]]:
