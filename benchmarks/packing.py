@@ -31,7 +31,7 @@ TOKENS, BUDGET = 4096, 4096
 def documents(long: int) -> list[Document]:
     """Random documents of 30 to 120 tokens, TOKENS in all, and one of `long` tokens where that is not 0."""
     draw = random.Random(0)
-    sizes = []
+    sizes: list[int] = []
     while sum(sizes) < TOKENS:
         sizes.append(draw.randint(30, 120))
     numbers = np.random.default_rng(0)
@@ -47,8 +47,10 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     torch.manual_seed(0)
-    shape = {"hidden_size": 128, "intermediate_size": 384, "num_hidden_layers": 4, "num_attention_heads": 4}
-    config = LlamaConfig(vocab_size=512, num_key_value_heads=4, max_position_embeddings=2 * max(WIDTHS), **shape)
+    config = LlamaConfig(
+        vocab_size=512, hidden_size=128, intermediate_size=384, num_hidden_layers=4, num_attention_heads=4,
+        num_key_value_heads=4, max_position_embeddings=2 * max(WIDTHS),
+    )  # fmt: skip
     policy = Policy(LlamaForCausalLM(config), Sampling())
     rows = documents(args.long)
     times: dict[int, list[float]] = {width: [] for width in WIDTHS if width >= args.long}

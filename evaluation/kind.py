@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
@@ -181,7 +182,7 @@ def _verifiers(settings: Evaluate) -> frozenset[str] | None:
     named: set[str] = set()
     for task in settings.tasks:
         if task.environment is not None:
-            declared = environments.verifiers_of(task.environment.task)
+            declared: Iterable[str] | None = environments.verifiers_of(task.environment.task)
         else:
             declared = None if settings.include else benchmark_files.verifiers_of(task.asks)
         if declared is None:

@@ -92,9 +92,8 @@ def _brought(named: str) -> list[tuple[str, str]]:
 
 
 def _known(without: Sequence[str]) -> None:
-    every = {
-        name_of(law) for laws in (*of_methods.LAWS.values(), of_environments.LAWS, of_verifiers.LAWS) for law in laws
-    }
+    tables: list[Sequence[Any]] = [*of_methods.LAWS.values(), of_environments.LAWS, of_verifiers.LAWS]
+    every = {name_of(law) for laws in tables for law in laws}
     for law in without:
         if law not in every:
             raise UserError(f"--without {law}: no such law. {did_you_mean(law, sorted(every))}")

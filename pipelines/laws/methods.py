@@ -35,6 +35,7 @@ LOSSES = (OBJECTIVE, DIVERGENCE, "rlvr.auxiliary_loss")
 VALUES = frozenset({"value", "turn_value", "mc_value"})
 """Columns that say what is still to come: of a critic, or of sampled continuations."""
 ROWS, WIDTH, GROUPS = 12, 9, 3
+SIZES: dict[str, Any] = {"rows": ROWS, "width": WIDTH, "groups": GROUPS}
 """Of the step that most laws are tried on."""
 REPEATS = 25
 """Calls before and after a state is stored."""
@@ -102,13 +103,13 @@ def _values(result: Any) -> Tensor:
 
 def _step(**sizes: int) -> dict[str, Any]:
     """The columns of a random step before credit is assigned."""
-    return example_columns.random_step(**{"rows": ROWS, "width": WIDTH, "groups": GROUPS} | sizes)
+    return example_columns.random_step(**SIZES | sizes)
 
 
 def _loss_step(**sizes: int) -> dict[str, Any]:
     """The columns of a random step up to the loss; what exists before credit is that of `_step`."""
-    sizes = {"rows": ROWS, "width": WIDTH, "groups": GROUPS} | sizes
-    return example_columns.random_step(**sizes, phase=Phase.LOSS) | example_columns.random_step(**sizes)
+    made: dict[str, Any] = SIZES | sizes
+    return example_columns.random_step(**made, phase=Phase.LOSS) | example_columns.random_step(**made)
 
 
 def _changed(columns: dict[str, Any], **changes: Tensor) -> dict[str, Any]:
@@ -277,7 +278,7 @@ def exact_critic_leaves_no_advantage(method: Subject, discount: float, *, charge
     columns = episodes(charged=charged)
     exact = still_to_come(columns, discount, of_turns=method.card.check is values_of_turns or "turn_value" in reads)
     columns["value"] = exact
-    of_turn = [(exact * own).sum(1) / own.sum(1).clamp(min=1) for own in (turn == TURN_OF for turn in range(3))]
+    of_turn = [(exact * own).sum(1) / own.sum(1).clamp(min=1) for own in (TURN_OF.eq(turn) for turn in range(3))]
     columns["turn_value"] = torch.stack(of_turn, 1)
     columns["turn_action_value"] = columns["turn_value"].clone()
     advantage = credited(method, columns, discount=discount)["advantage"]
