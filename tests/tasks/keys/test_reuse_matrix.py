@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,7 @@ def world(tmp_path, tree, monkeypatch):
         (user / name).parent.mkdir(parents=True, exist_ok=True)
         (user / name).write_text(text)
     monkeypatch.chdir(user)
+    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("HOME", str(tmp_path))
     changed: dict[Path, bytes | None] = {}
     made = World(user, tree)
@@ -132,8 +134,11 @@ def unedited(tmp_path_factory, tree):
     for name, text in USER.items():
         (user / name).parent.mkdir(parents=True, exist_ok=True)
         (user / name).write_text(text)
+    searched = [*sys.path]
     with contextlib.chdir(user):
-        return World(user, tree).parts()
+        parts = World(user, tree).parts()
+    sys.path[:] = searched  # a judge that was imported leaves its folder there
+    return parts
 
 
 def write(name, text="changed\n"):

@@ -129,6 +129,7 @@ def test_a_new_field_reruns_nothing_and_a_changed_default_what_reads_it(tmp_path
     tree = tmp_path / "tree"
     for package in ("pipelines", "evaluation", "tasks", "recipes"):
         shutil.copytree(toys.ROOT / package, tree / package, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(toys.ROOT / "pyproject.toml", tree)
     before = keys_of(tree, tmp_path)
     for module, classes in CLASSES.items():
         path = tree / f"pipelines/{module}.py"
