@@ -308,6 +308,18 @@ def job(folder: Path, begun: Path, *overrides: str) -> Path:
     return folder
 
 
+def sft_job(folder: Path, begun: Path, *overrides: str) -> Path:
+    """A work folder of the SFT stage as the task layer writes it; `begun` is what `start` made."""
+    from pipelines.recipe.read import read_recipe
+
+    (folder / "out").mkdir(parents=True)
+    read = read_recipe(recipe(folder), list(overrides))
+    settings = {"sft": read.sft.model_dump(), "model": read.model.model_dump()}
+    body = {"stage": "sft", "seed": 0, "threads": 1, "settings": settings, "inputs": {"data": str(begun / "data")}}
+    (folder / "job.json").write_text(json.dumps(body))
+    return folder
+
+
 def spool(work: Path) -> list[dict]:
     """Lines a stage wrote for the tracker."""
     return [json.loads(line) for line in (work / "spool.jsonl").read_text().splitlines()]

@@ -277,7 +277,8 @@ class Loop:
             network = models.load_model(self.origin, self.model_settings)
         else:
             network = models.fresh_model(self.model_settings, self.tokenizer, self.seed)
-            models.save_model(network, self.tokenizer, self.out / "base", {"stage": "base"})
+            if self.world.rank == 0:
+                models.save_model(network, self.tokenizer, self.out / "base", {"stage": "base"})
         if settings.gradient_checkpointing:
             network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         torch.manual_seed(self.seed)
@@ -293,7 +294,8 @@ class Loop:
         return {"stage": self.section, **base}
 
     def save(self) -> None:
-        """Write the model folder."""
+        """Write the model folder; every process must call."""
+        self.weights.refresh()
         model = self.weights.full.merge_and_unload() if self.settings.lora else self.weights.full
         if self.world.rank == 0:
             models.save_model(model, self.tokenizer, self.out / "model", self.about())

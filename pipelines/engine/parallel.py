@@ -1,8 +1,8 @@
 """Several processes, one gradient: weights sharded with FSDP2, rollouts and passes split between processes.
 
-Each process decodes its part of the prompts from a full copy of the weights, every process holds every row and
-computes the same advantages, and the forward and backward passes are sharded. The gradient is
-the sum over processes, so it is that of one process up to float rounding.
+Every process holds every row, and the forward and backward passes are shared between processes: the gradient is the sum over
+processes, so it is that of one process up to float rounding. In RLVR each process also decodes its part of the prompts from a full copy of
+the weights, and all compute the same advantages.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ class Weights:
                 weight.copy_(_full(sharded[name]))
 
     def state(self) -> dict[str, Tensor]:
-        """What training changes, in full: all weights, or the adapters alone under LoRA. Every process must call."""
-        return each_tensor(trainable_state(self.model), _full)
+        """What training changes: all weights, or the adapters alone under LoRA. Every process must call; the first has the values."""
+        return each_tensor(trainable_state(self.model), _for_commit)
 
     @torch.no_grad()
     def load(self, state: dict[str, Tensor]) -> None:
@@ -135,8 +135,8 @@ class Weights:
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The optimizer's state with unsharded tensors; every process must call."""
-    return each_tensor(optimizer.state_dict(), _full)
+    """The optimizer's state. Every process must call; of sharded tensors the first has the values."""
+    return each_tensor(optimizer.state_dict(), _for_commit)
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
@@ -147,6 +147,17 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
         for number, entry in state["state"].items()
     }
     optimizer.load_state_dict({**state, "state": shaped})
+
+
+def _for_commit(value: Tensor) -> Tensor:
+    """A sharded tensor in full on the first process's CPU, empty on the others; any other tensor as it is.
+
+    One tensor at a time is gathered, so that a device never holds more than its shard and one tensor in full.
+    """
+    if not isinstance(value, DTensor):
+        return value
+    full = value.full_tensor()
+    return full.cpu() if dist.get_rank() == 0 else full.new_empty(0, device="cpu")
 
 
 def _full(value: Tensor) -> Tensor:

@@ -108,8 +108,8 @@ def _step(**sizes: int) -> dict[str, Any]:
 
 def _loss_step(**sizes: int) -> dict[str, Any]:
     """The columns of a random step up to the loss; what exists before credit is that of `_step`."""
-    made: dict[str, Any] = SIZES | sizes
-    return example_columns.random_step(**made, phase=Phase.LOSS) | example_columns.random_step(**made)
+    chosen: dict[str, Any] = SIZES | sizes
+    return example_columns.random_step(**chosen, phase=Phase.LOSS) | example_columns.random_step(**chosen)
 
 
 def _changed(columns: dict[str, Any], **changes: Tensor) -> dict[str, Any]:

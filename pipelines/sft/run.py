@@ -210,28 +210,29 @@ class Trainer(FixedDataLoop):
         denominator = float(trained)
         if weights is not None:
             denominator = sum(self.documents[i].trained_weight for row in rows for i in row)
-        total = torch.zeros((), device=self.device)
-        for number, (layout, targets) in enumerate(
-            micro_batches(self.documents, rows, self.settings.micro_batch_tokens)
-        ):
+        total, size, used = torch.zeros((), device=self.device), 0, 0
+        passes = micro_batches(self.documents, rows, self.settings.micro_batch_tokens)
+        for number, ((layout, targets), factor) in enumerate(self.own_passes(passes)):
             logp, _ = self.policy.score(layout, targets)
             losses = self.loss({"logp": logp, "logp_old": logp_old[number] if logp_old else None})
             if weights is not None:
                 losses = losses * weights[layout.target.to(self.device)]
-            loss = losses.sum() / max(denominator, LEAST)
-            loss.backward()
+            loss = losses.sum() * factor / max(denominator, LEAST)
+            (loss * self.world.size).backward()  # gradients are averaged over processes
             total += loss.detach()
-            tally.size, tally.used = tally.size + layout.size, tally.used + layout.used
+            size, used = size + layout.size * factor, used + layout.used * factor
+        for of_process in self.world.gather((float(total), size, used)):
+            tally.loss += of_process[0] * max(denominator, LEAST)
+            tally.size, tally.used = tally.size + of_process[1], tally.used + of_process[2]
         tally.trained += trained
         tally.denominator += denominator
-        tally.loss += float(total) * max(denominator, LEAST)
 
     @torch.no_grad()
     def _log_probs(self, rows: list[list[int]]) -> list[Tensor]:
-        """The trained tokens' log-probabilities, float32 [M] for each forward pass of an update; without dropout."""
+        """The trained tokens' log-probabilities, float32 [M] for each own forward pass of an update; without dropout."""
         self.model.eval()
         passes = micro_batches(self.documents, rows, self.settings.micro_batch_tokens)
-        return [self.policy.score(layout, targets)[0] for layout, targets in passes]
+        return [self.policy.score(layout, targets)[0] for (layout, targets), _ in self.own_passes(passes)]
 
     def _weights(self, rows: list[list[int]]) -> Tensor | None:
         """`token_weights`, None where all are 1."""
@@ -249,8 +250,11 @@ class Trainer(FixedDataLoop):
         self.model.eval()
         total, count = 0.0, 0
         rows = [[i] for i in range(len(self.heldout))]
-        for layout, targets in micro_batches(self.heldout, rows, self.settings.micro_batch_tokens):
+        for (layout, targets), factor in self.own_passes(
+            micro_batches(self.heldout, rows, self.settings.micro_batch_tokens)
+        ):
             logp, _ = self.policy.score(layout, targets)
-            total -= float(logp.sum())
-            count += len(targets)
-        return total / max(1, count)
+            total -= float(logp.sum()) * factor
+            count += len(targets) * factor
+        parts = self.world.gather((total, count))
+        return sum(loss for loss, _ in parts) / max(1, sum(tokens for _, tokens in parts))

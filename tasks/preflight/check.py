@@ -213,6 +213,7 @@ def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
         yield from _rlvr(node, node.settings, questions)
     elif node.kind.makes == SCORES:
         yield from _evaluate(node.name, node.settings, questions)
+    yield from _processes(node)
     for files in node.kind.reads(node).models.values():
         if files.place[0] == node.kind.name and node.kind.makes != DATA:
             yield from _hub(".".join(map(str, (node.name, *files.place[1:]))), str(files.path), "model")
@@ -355,13 +356,15 @@ def _model(recipe: Recipe, questions: list[Question]) -> Iterator[Problem]:
 
 
 def _rlvr(node: Node, rl: Rlvr, questions: list[Question]) -> Iterator[Problem]:
-    stage = node.name
     questions += preflight_rewards.questions(node, rl)
-    yield from preflight_rewards.problems(stage, rl)
-    devices = len(machine.gpu_bytes()) or machine.cores()
-    if rl.processes > devices:
+    yield from preflight_rewards.problems(node.name, rl)
+
+
+def _processes(node: Node) -> Iterator[Problem]:
+    wanted, devices = getattr(node.settings, "processes", 1), len(machine.gpu_bytes()) or machine.cores()
+    if wanted > devices:
         kind = "GPUs" if machine.gpu_bytes() else "cores"
-        yield Problem(f"{stage}.processes", f"{rl.processes} processes on {devices} {kind}", f"Use at most {devices}.")
+        yield Problem(f"{node.name}.processes", f"{wanted} processes on {devices} {kind}", f"Use at most {devices}.")
 
 
 def _evaluate(stage: str, evaluate: Evaluate, questions: list[Question]) -> Iterator[Problem]:

@@ -203,7 +203,7 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
     value = 2 if node.recipe.model.dtype == "bfloat16" else 4
     lora = getattr(section, "lora", None)
     trained = (shape.parameters if lora is None else shape.adapters(lora.rank)) if load.trains else 0
-    shards = section.processes if isinstance(section, Rlvr) else 1
+    shards = getattr(section, "processes", 1)
     stored = 2 if node.recipe.model.weights_dtype == "bfloat16" else 4
     updated = stored if lora is None else 4
     weights = (stored + (2 if value < stored else 0)) * shape.parameters * load.decoded
