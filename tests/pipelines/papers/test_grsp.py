@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from itertools import pairwise
 from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -112,11 +113,28 @@ def test_clusters_that_do_not_fit_are_refused(settings, message):
         bind("rlvr.shaping", {"kind": "grsp", **settings})
 
 
+class Words:
+    """A tokenizer as far as decoding asks for one."""
+
+    chat_template = ""
+    added_tokens_decoder: ClassVar[dict] = {}
+    all_special_tokens: ClassVar[list] = []
+    all_special_ids: ClassVar[list] = []
+
+    def __len__(self):
+        return len(WORDS)
+
+    def decode(self, ids, **_):
+        return "".join(WORDS[i] for i in ids if i < 13)
+
+    def batch_decode(self, rows, **_):
+        return [self.decode(row) for row in rows]
+
+
 def filled(tmp_path, rows, logp=None, **settings):
     """The column of rows of token ids; the first token of each is its prompt."""
     provider = segments(**settings)
-    tokenizer = SimpleNamespace(decode=lambda ids, skip_special_tokens: "".join(WORDS[i] for i in ids if i < 13))
-    scorer = SimpleNamespace(tokenizer=lambda: tokenizer)
+    scorer = SimpleNamespace(tokenizer=Words)
     provider.setup(dataclasses.replace(provider_context(tmp_path), scorer=scorer))
     tokens = torch.tensor(rows)
     mask = (tokens > 0) & (torch.arange(tokens.shape[1]) > 0)

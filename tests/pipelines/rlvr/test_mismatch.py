@@ -160,7 +160,6 @@ def test_growth_survives_a_restart():
 def test_limits_of_the_recipe_replace_those_of_the_dtype():
     with pytest.raises(Interrupted, match=r"limit 0\.01"):
         MismatchMonitor(Mismatch(mean=0.01), "bfloat16").judge(tokens())
-    assert MismatchMonitor(Mismatch.model_validate({"bound": 0.5}), "float32").bounds.max == 0.5
     assert MismatchMonitor(Mismatch(), "bfloat16").judge(Tokens.join([tokens(fault=None)]))[1] is None
 
 

@@ -72,13 +72,6 @@ def test_what_is_missing_or_wrong_is_named(tmp_path, overrides, words):
         check(read_recipe(toys.recipe(tmp_path), overrides))
 
 
-def test_the_old_critic_section_is_read(tmp_path, caplog):
-    for old in (["rlvr.critic={learning_rate: 0.001}"], ["rlvr.critic.learning_rate=0.001"]):
-        settings = read_recipe(toys.recipe(tmp_path), old).rlvr
-        assert settings.providers == [{"kind": "critic", "learning_rate": 0.001}]
-    assert "an entry of rlvr.providers now" in caplog.text
-
-
 def test_reference_is_the_starting_policy(tmp_path, start):
     made = trainer(tmp_path, start, "rlvr.divergence={kind: k3, weight: 0.1}")
     with torch.no_grad():

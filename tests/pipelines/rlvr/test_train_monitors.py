@@ -150,12 +150,12 @@ def test_an_alarm_before_the_first_commit_goes_back_to_the_start(tmp_path, start
 
 
 def test_a_hidden_judge_that_fails_is_named(tmp_path, start, monkeypatch):
-    (tmp_path / "judges.py").write_text("def broken(completions, **columns):\n    raise KeyError('away')\n")
+    (tmp_path / "failing_judges.py").write_text("def broken(completions, **columns):\n    raise KeyError('away')\n")
     monkeypatch.syspath_prepend(tmp_path)
-    rule = "rlvr.monitors=[{kind: reward_hacking, function: 'judges:broken'}]"
-    with pytest.raises(RecipeError, match=r"rlvr\.monitors: judges:broken raised KeyError"):
+    rule = "rlvr.monitors=[{kind: reward_hacking, function: 'failing_judges:broken'}]"
+    with pytest.raises(RecipeError, match=r"rlvr\.monitors: failing_judges:broken raised KeyError"):
         toys.trainer(tmp_path, start, toys.recipe(tmp_path), rule).step(0)
-    with pytest.raises(RecipeError, match=r"rlvr\.monitors: 'judges:nothing' cannot be imported"):
+    with pytest.raises(RecipeError, match=r"rlvr\.monitors: 'failing_judges:nothing' cannot be imported"):
         toys.trainer(tmp_path, start, toys.recipe(tmp_path), rule.replace("broken", "nothing"))
 
 

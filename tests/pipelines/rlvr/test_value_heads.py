@@ -260,7 +260,7 @@ def test_the_trainer_fits_heads_to_what_turns_were_paid(tmp_path, lake):
         (["rlvr.reward=[verifier]", "rlvr.providers=[{kind: critic, heads: {b: log}}]"], r"the term b of .*Its terms are verifier"),
         (
             ["rlvr.reward=[verifier, {kind: verifier, name: b, operation: multiply}]", "rlvr.providers=[{kind: critic, heads: {b: log}}]"],
-            "the term b of the reward, which is no sum.*terms that are added",
+            "the term b of the reward, which is not a sum.*terms that are added",
         ),
         (["rlvr.providers=[{kind: critic, heads: {verifier: log}}]"], r"critic needs reward_terms.*reward: \[verifier, \.\.\.\]"),
         (["rlvr.providers=[{kind: critic, averaging: 0.5}]"], "averaging belongs to heads"),

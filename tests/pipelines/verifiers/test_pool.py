@@ -189,7 +189,7 @@ def test_a_lost_server_is_replaced(pool):
 
 
 def test_a_server_that_cannot_start_is_an_error_of_its_own(monkeypatch):
-    monkeypatch.setattr(pools.sys, "executable", "/bin/false")
+    monkeypatch.setattr(pools, "python", lambda *_: ["/bin/false"])
     with pytest.raises(PoolError, match="server"):
         Pool(workers=1).run([row("7")])
 

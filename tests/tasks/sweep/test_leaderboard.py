@@ -21,7 +21,10 @@ def outcome(folder, variant, seed, scores, run="r"):
     (evaluate / "samples" / "rlvr" / "t.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
     numbers = {"steps": 4, "tokens_sampled": 100 + seed}
     (rlvr / "manifest.json").write_text(json.dumps({"seconds": 2.0, "numbers": numbers}))
-    stages = {"rlvr": {"artifact": str(rlvr)}, "evaluate": {"artifact": str(evaluate)}}
+    stages = {
+        "rlvr": {"kind": "rlvr", "artifact": str(rlvr)},
+        "evaluate": {"kind": "evaluate", "artifact": str(evaluate)},
+    }
     return Outcome.of(Cell(variant, seed, ()), {"stages": stages, "parent_run_id": f"{run}{seed}"}, "t")
 
 
@@ -59,7 +62,7 @@ def test_columns_of_search_do_not_stand_for_the_model(tmp_path):
             json.dumps({"doc": {"question": "a"}, "scores": [score]})
         )
     (tmp_path / "results.json").write_text(json.dumps({"evaluation": {"rlvr-best4": {}, "rlvr": {}}}))
-    summary = {"stages": {"evaluate": {"artifact": str(tmp_path)}}}
+    summary = {"stages": {"evaluate": {"kind": "evaluate", "artifact": str(tmp_path)}}}
     assert [own.scores for own in leaderboard.task_answers(summary, "t").values()] == [[0.0]]
     with pytest.raises(UserError, match="has no score for each problem"):
         leaderboard.task_answers(summary, "other")
@@ -71,7 +74,7 @@ def test_a_trial_s_score_is_its_reward_at_the_end(tmp_path):
         report.mkdir(parents=True)
         lines = [{"kind": "metrics", "step": i, "values": {"reward/mean": r}} for i, r in enumerate(rewards)]
         (report / "spool.jsonl").write_text("".join(json.dumps(b) + "\n" for b in [*lines, {"kind": "event"}]))
-        return {"stages": {"rlvr": {"artifact": str(tmp_path / name)}}}
+        return {"stages": {"rlvr": {"kind": "rlvr", "artifact": str(tmp_path / name)}}}
 
     assert leaderboard.trial_score(trial("up", [0.0] * 6 + [0.5, 0.7])) == pytest.approx(0.6)
     assert leaderboard.trial_score(trial("gone", [0.5, float("nan")])) == float("-inf")

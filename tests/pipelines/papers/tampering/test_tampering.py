@@ -118,10 +118,8 @@ def test_canaries_and_gains_by_hand():
     ]
     values, wrong = watched(guard(), *rows, row(1.0, "correct", **{"turn.true": 1.0}))
     assert (values[monitor.CANARIES], values[monitor.BEYOND]) == (0.5, 3.0)
-    assert (
-        wrong
-        == "50% of the canaries, whose task cannot be done, were paid; rollouts are paid 3 more than they are worth"
-    )
+    said = "50% of the canaries, whose task cannot be done, were paid; rollouts are paid 3 more than they are worth. "
+    assert wrong.startswith(said)
     assert watched(guard(canaries_above=0.5, beyond=3.0), *rows)[1].startswith("rollouts are paid 4.5")
 
 
@@ -136,7 +134,7 @@ def test_a_verdict_that_does_not_hold_together(changes):
     for name, value in changes.items():
         setattr(changed, name, value)
     values, wrong = watched(guard(most=2.0), changed)
-    assert values[monitor.VERDICTS] == 1 and wrong == "1 verdicts do not hold together"
+    assert values[monitor.VERDICTS] == 1 and wrong.startswith("1 verdicts do not hold together. ")
 
 
 def test_files_that_judge_are_those_of_the_first_step(tmp_path, monkeypatch):
@@ -151,7 +149,7 @@ def test_files_that_judge_are_those_of_the_first_step(tmp_path, monkeypatch):
     (tmp_path / "verifiers/new.py").touch()
     for each in (rule, restarted):
         values, wrong = watched(each)
-        assert values[monitor.FILES] == 2 and wrong.endswith("first step (verifiers/exact.py, verifiers/new.py)")
+        assert values[monitor.FILES] == 2 and "first step (verifiers/exact.py, verifiers/new.py). " in wrong
 
 
 def test_a_run_is_guarded(tmp_path, lake):
