@@ -46,7 +46,8 @@ def main() -> None:
 
     learner.stepper.step = watched
     numbers = learner.learn([PolicyUpdate(columns)])
-    state = made.state(1)
+    made._setup()
+    state = made.world.gather(made.state(1))[0]  # the first process's is the one that is committed
     made._restore(state)
     rows, kept = made.collect(0)
     if made.world.rank == 0:
