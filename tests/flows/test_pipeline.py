@@ -223,7 +223,7 @@ def digests(summary, *stages):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("stage", ["sft", "rlvr"])
+@pytest.mark.parametrize("stage", [pytest.param("sft", marks=pytest.mark.long), "rlvr"])
 def test_a_killed_pipeline_goes_on_from_its_last_commit(ran, stage, tmp_path):
     """SIGKILL the command in mid-stage: its child goes too, and the next start ends with the bytes of an unkilled run."""
     recipe, steps = toys.recipe(tmp_path), ["seed=5", "sft.steps=120", "rlvr.steps=60", "name=killed"]

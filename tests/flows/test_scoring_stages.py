@@ -55,6 +55,7 @@ def told(done: dict, home: Path) -> tuple[str, list[float]]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_rlvr_scores_with_the_checkpoint_of_a_stage(tmp_path):
     home, path, summary = tmp_path / "home", recipe(tmp_path), tmp_path / "s.json"
 

@@ -123,7 +123,14 @@ CASES = [
 
 @pytest.mark.slow
 @pytest.mark.server
-@pytest.mark.parametrize(("signum", "moment", "code"), CASES, ids=lambda v: getattr(v, "name", str(v)))
+@pytest.mark.parametrize(
+    ("signum", "moment", "code"),
+    [
+        case if case[0] == signal.SIGTERM or case[1] == "training" else pytest.param(*case, marks=pytest.mark.long)
+        for case in CASES
+    ],
+    ids=lambda v: getattr(v, "name", str(v)),
+)
 def test_signals(ready, tmp_path, signum, moment, code):
     """Exit code, one line, nothing alive; the last commit is whole and MLflow knows."""
     recipe, home = ready

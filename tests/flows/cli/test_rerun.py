@@ -55,6 +55,7 @@ def test_without_a_change_every_stage_comes_from_the_store(ran):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
+@pytest.mark.long
 def test_stages_that_were_reused_from_another_experiment_come_too(ran):
     """On an empty project folder: curate and sft were made by the first experiment, the run is of the second."""
     folder, store, _ = ran

@@ -111,6 +111,7 @@ def test_the_model_is_asked_with_the_system_prompt_that_it_was_trained_with(tmp_
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_pass_rates_of_a_stage_are_those_of_its_folder(tmp_path):
     """The real flow: the band is measured with the cold start, and runs again with it."""
     home, path, summary = tmp_path / "home", graph(tmp_path, samples=6, max_tokens=8), tmp_path / "s.json"

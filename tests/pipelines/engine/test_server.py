@@ -329,7 +329,7 @@ def serving(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lora", [False, True], ids=["whole weights", "adapters"])
+@pytest.mark.parametrize("lora", [False, pytest.param(True, marks=pytest.mark.long)], ids=["whole weights", "adapters"])
 def test_two_processes_decode_on_the_server_that_the_first_one_started(tmp_path, start, lora):
     """Sharded weights are gathered and pushed by the first; both ranks' prompts are answered with them."""
     more = ["rlvr.processes=2", "rlvr.steps=3", "rlvr.optimizer.learning_rate=0.01", *([LORA] if lora else [])]

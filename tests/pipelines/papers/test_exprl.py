@@ -217,6 +217,7 @@ SHARED = ("kind", "data", "advantage", "objective", "divergence", "loss_aggregat
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_dense_stage_before_a_sparse_one(tmp_path):
     """The graph of recipes/exprl.yaml on the toy problems, through the flow."""
     body = yaml.safe_load(toys.recipe(tmp_path).read_text())

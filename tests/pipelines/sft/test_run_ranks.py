@@ -59,6 +59,7 @@ def test_two_processes_give_the_weights_of_one(tmp_path, start, more):
     assert not (tmp_path / "two/rank1/checkpoints").exists()
 
 
+@pytest.mark.long
 def test_two_processes_killed_and_resumed_end_with_the_same_bytes(tmp_path, start):
     more = (
         "sft.processes=2",

@@ -83,7 +83,7 @@ import sys
 from pipelines.base.cache import Cache
 from pipelines.recipe.read import read_recipe
 from tasks.preflight import check as preflight
-print(preflight.examine(read_recipe({str(recipe)!r}), {ALL}), "torch" in sys.modules)
+print(preflight.examine(read_recipe({str(recipe)!r}), {ALL}), "transformers" in sys.modules)
 print(*preflight.examine(read_recipe({str(recipe)!r}, ["rlvr.sampling.temperature=0"]), {ALL}))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=toys.ROOT, check=True)
