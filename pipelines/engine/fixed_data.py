@@ -5,17 +5,15 @@ What a step trains on is a pure function of seed and step, so that a restart nee
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from itertools import islice
-from typing import Any, TypeVar
+from typing import Any
 
 from pipelines.base.errors import DataError
 from pipelines.contract.sampling import Sampling
 from pipelines.engine import optimizer, parallel
 from pipelines.engine.loop import Loop
 from pipelines.engine.policy import Policy
-
-Pass = TypeVar("Pass")
 
 HELDOUT = "loss/heldout"
 """The metric that `checkpoint_selection: best` compares."""
@@ -56,17 +54,6 @@ class FixedDataLoop(Loop):
         self.model, self.policy = model, policy
         self.weights = parallel.Weights(model, policy, self.world)
         self.optimizer = optimizer.make(model, self.settings.optimizer)
-
-    def own_passes(self, passes: Iterable[Pass]) -> list[tuple[Pass, int]]:
-        """This process's share of the forward passes, each with the factor of what it adds: 0 for a repeat, else 1.
-
-        All processes get equally many, because a pass gathers weights from all of them.
-        """
-        passes = list(passes)
-        own = [(each, 1) for each in self.world.share(passes)]
-        if len(own) * self.world.size < len(passes):
-            own.append((passes[0], 0))
-        return own
 
     def schedule(self, rows: int, per_step: int, updates: int = 1) -> None:
         """Set the number of steps, and with it the learning rate's schedule.

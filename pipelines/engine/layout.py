@@ -13,7 +13,7 @@ predicts 7 and 2, place 2 predicts 8, place 3 predicts 4.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -271,6 +271,31 @@ def best_fit(sizes: Sequence[int], room: int) -> list[list[int]]:
     >>> best_fit([5, 3, 4, 2, 2], 8)
     [[0, 1], [2, 3, 4]]
     """
+    return _fill_bins(sizes, lambda size: room)
+
+
+def narrow_bins(sizes: Sequence[int]) -> list[list[int]]:
+    """Bins in which the time of attention is near its least: none is wider than the longest of all, or twice its own longest member.
+
+    The largest and all above half of it have a bin each, whose room is filled with smaller ones, best fit; then the same for what did not
+    fit. So long and short documents together cost about as much as apart.
+
+    >>> narrow_bins([10, 6, 4, 3, 3, 2])
+    [[0], [1, 2], [3], [4], [5]]
+    """
+    room = 0
+
+    def room_of(size: int) -> int:
+        nonlocal room
+        if not size <= room < 2 * size:
+            room = size
+        return room
+
+    return _fill_bins(sizes, room_of)
+
+
+def _fill_bins(sizes: Sequence[int], room_of: Callable[[int], int]) -> list[list[int]]:
+    """Largest first, each into the fullest bin that still has room, or into a new one with the room that `room_of` its size says."""
     bins: list[list[int]] = []
     free: list[tuple[int, int]] = []
     for i in sorted(range(len(sizes)), key=lambda i: (-sizes[i], i)):
@@ -278,40 +303,10 @@ def best_fit(sizes: Sequence[int], room: int) -> list[list[int]]:
         if at < len(free):
             left, index = free.pop(at)
         else:
-            left, index = room, len(bins)
+            left, index = room_of(sizes[i]), len(bins)
             bins.append([])
         bins[index].append(i)
         bisect.insort(free, (left - sizes[i], index))
-    return bins
-
-
-def narrow_bins(sizes: Sequence[int]) -> list[list[int]]:
-    """Bins in which the time of attention is near its least: none is wider than its longest member.
-
-    The largest of what is left and all above half of it have a bin each, whose room is filled with smaller ones, best fit; then the same
-    for what is left. So long and short documents together cost about as much as apart.
-
-    >>> narrow_bins([10, 6, 4, 3, 3, 2])
-    [[0], [1, 2], [3], [4], [5]]
-    """
-    bins: list[list[int]] = []
-    left = sorted(range(len(sizes)), key=lambda i: (-sizes[i], i))
-    while left:
-        room = sizes[left[0]]
-        free: list[tuple[int, int]] = []
-        rest = []
-        for i in left:
-            if 2 * sizes[i] > room:
-                free_room, index = room, len(bins)
-                bins.append([])
-            elif (at := bisect.bisect_left(free, (sizes[i], -1))) < len(free):
-                free_room, index = free.pop(at)
-            else:
-                rest.append(i)
-                continue
-            bins[index].append(i)
-            bisect.insort(free, (free_room - sizes[i], index))
-        left = rest
     return bins
 
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import copy
 import os
 import socket
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,6 +26,9 @@ from pipelines.stage.launch import STORE
 
 if TYPE_CHECKING:
     from pipelines.engine.policy import Policy
+
+
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,22 @@ class World:
     def share(self, items: Sequence[Any]) -> list[Any]:
         """This process's shard of a list that all processes hold."""
         return list(items[self.rank :: self.size])
+
+    def share_evenly(self, items: Iterable[Item]) -> Iterator[tuple[Item, bool]]:
+        """This process's shard, as long as every other's, and of each item whether it counts: False for a repeat.
+
+        For work that all processes must do equally often, such as passes through sharded weights. Items are made one at a time.
+        """
+        repeated: list[Item] = []
+        count = 0
+        for item in items:
+            if count == 0 and self.size > 1:
+                repeated.append(item)
+            if count % self.size == self.rank:
+                yield item, True
+            count += 1
+        if 0 < count % self.size <= self.rank:
+            yield repeated[0], False
 
 
 def _store(place: str, rank: int, size: int) -> dist.Store:

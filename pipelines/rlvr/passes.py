@@ -51,11 +51,8 @@ class ForwardPasses:
 
     def sharded(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[Layout]:
         """This process's layouts. All processes get equally many: passes are collective, so some are repeats."""
-        all_layouts = self.layouts(tokens, mask, rows)
-        own_layouts = self.world.share(all_layouts)
-        if all_layouts and len(own_layouts) < -(-len(all_layouts) // self.world.size):
-            own_layouts.append(replace(all_layouts[0], repeat=True))
-        return own_layouts
+        shared = self.world.share_evenly(self.layouts(tokens, mask, rows))
+        return [layout if counts else replace(layout, repeat=True) for layout, counts in shared]
 
     def per_token(self, score: Score, tokens: Tensor, mask: Tensor, values: int = 1) -> Tensor:
         """What `score` gives each token of the mask, float32 [B, T] on the CPU, [B, T, values] for several; 0 elsewhere.

@@ -212,15 +212,15 @@ class Trainer(FixedDataLoop):
             denominator = sum(self.documents[i].trained_weight for row in rows for i in row)
         total, size, used = torch.zeros((), device=self.device), 0, 0
         passes = micro_batches(self.documents, rows, self.settings.micro_batch_tokens)
-        for number, ((layout, targets), factor) in enumerate(self.own_passes(passes)):
+        for number, ((layout, targets), counts) in enumerate(self.world.share_evenly(passes)):
             logp, _ = self.policy.score(layout, targets)
             losses = self.loss({"logp": logp, "logp_old": logp_old[number] if logp_old else None})
             if weights is not None:
                 losses = losses * weights[layout.target.to(self.device)]
-            loss = losses.sum() * factor / max(denominator, LEAST)
+            loss = losses.sum() * counts / max(denominator, LEAST)
             (loss * self.world.size).backward()  # gradients are averaged over processes
             total += loss.detach()
-            size, used = size + layout.size * factor, used + layout.used * factor
+            size, used = size + layout.size * counts, used + layout.used * counts
         for of_process in self.world.gather((float(total), size, used)):
             tally.loss += of_process[0] * max(denominator, LEAST)
             tally.size, tally.used = tally.size + of_process[1], tally.used + of_process[2]
@@ -232,7 +232,7 @@ class Trainer(FixedDataLoop):
         """The trained tokens' log-probabilities, float32 [M] for each own forward pass of an update; without dropout."""
         self.model.eval()
         passes = micro_batches(self.documents, rows, self.settings.micro_batch_tokens)
-        return [self.policy.score(layout, targets)[0] for (layout, targets), _ in self.own_passes(passes)]
+        return [self.policy.score(layout, targets)[0] for (layout, targets), _ in self.world.share_evenly(passes)]
 
     def _weights(self, rows: list[list[int]]) -> Tensor | None:
         """`token_weights`, None where all are 1."""
@@ -250,11 +250,10 @@ class Trainer(FixedDataLoop):
         self.model.eval()
         total, count = 0.0, 0
         rows = [[i] for i in range(len(self.heldout))]
-        for (layout, targets), factor in self.own_passes(
-            micro_batches(self.heldout, rows, self.settings.micro_batch_tokens)
-        ):
+        passes = micro_batches(self.heldout, rows, self.settings.micro_batch_tokens)
+        for (layout, targets), counts in self.world.share_evenly(passes):
             logp, _ = self.policy.score(layout, targets)
-            total -= float(logp.sum()) * factor
-            count += len(targets) * factor
+            total -= float(logp.sum()) * counts
+            count += len(targets) * counts
         parts = self.world.gather((total, count))
         return sum(loss for loss, _ in parts) / max(1, sum(tokens for _, tokens in parts))

@@ -8,7 +8,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipelines.base import plugins
 from pipelines.base.files import digest
 from pipelines.base.project import ROOT
 from pipelines.recipe.read import Recipe
@@ -102,10 +101,7 @@ def code_now(recipe: Recipe, stage: str, *, root: Path = ROOT) -> dict[str, str]
 def clashes(recipe: Recipe, stage: str) -> dict[Path, str]:
     """Of the user's files that a stage reaches (plug-ins, modules that its settings name, what these import), those that import a module
     that another one's name hides, and what to do."""
-    node = recipe.node(stage)
-    if not plugins.named() and not any(source.references(each.settings) for each in (node, *node.ancestors())):
-        return {}  # without what a stage reads, whose answer imports torch
-    reads = node_reads(recipe, stage)
+    node, reads = recipe.node(stage), node_reads(recipe, stage)
     brought = [*_plugin_files(reads).values()]
     return source.clashes([*brought, *source.user_code(_plugins(node, reads), brought).values()])
 

@@ -17,7 +17,7 @@ PLANTED = {
     "the loss is on the prompt's tokens": (PACK, "trained = np.arange(len(self.tokens)) >= max(1, self.trained_from)", "trained = np.arange(len(self.tokens)) >= 1", [LOSS]),
     "the answer starts a token early": (CHAT, "return tokens, len(prompt_ids)", "return tokens, len(prompt_ids) - 1", [f"{SFT}::test_loss_is_on_the_assistants_tokens_only"]),
     "the last token is dropped": (CHAT, "return tokens, len(prompt_ids)", "return tokens[:-1], len(prompt_ids)", [f"{SFT}::test_loss_is_on_the_assistants_tokens_only"]),
-    "a denominator per micro-batch": (RUN, "loss = losses.sum() * factor / max(denominator, LEAST)", "loss = losses.mean()", [LOSS]),
+    "a denominator per micro-batch": (RUN, "loss = losses.sum() * counts / max(denominator, LEAST)", "loss = losses.mean()", [LOSS]),
     "prompts in the denominator": (RUN, "trained = sum(self.documents[i].trained_count for", "trained = sum(len(self.documents[i].tokens) for", [LOSS]),
     "micro-batches without the first": (RUN, "            (loss * self.world.size).backward()", "            self.model.zero_grad()\n            (loss * self.world.size).backward()", [LOSS]),
     "held-out rows are training rows": (RUN, "self._documents(data, sft.heldout)[:HELDOUT_ROWS]", "self._documents(data, sft.split)[:HELDOUT_ROWS]", [HELD]),

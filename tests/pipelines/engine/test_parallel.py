@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import torch
 import toys
+from hypothesis import given
+from hypothesis import strategies as st
 
 from pipelines.engine import parallel
 from pipelines.rlvr import algorithm
@@ -28,6 +30,15 @@ def launch(processes, *arguments, folder):
     for process in ranks:
         _, said = process.communicate(timeout=240)
         assert process.returncode == 0, said[:6000]
+
+
+@given(st.integers(0, 30), st.integers(1, 6))
+def test_shares_are_equally_long_and_every_item_counts_once(count, size):
+    shares = [list(parallel.World(rank, size).share_evenly(range(count))) for rank in range(size)]
+    assert len({len(share) for share in shares}) == 1
+    assert sorted(item for share in shares for item, counts in share if counts) == list(range(count))
+    for rank, share in enumerate(shares):
+        assert [item for item, counts in share if counts] == parallel.World(rank, size).share(range(count))
 
 
 def test_a_rank_gathers_through_its_own_gpu(monkeypatch):
