@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import databases
 import psutil
 import servers
 import toys
@@ -58,6 +59,8 @@ class Deployed:
             "prefect": [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(self.ports["prefect"])],
             "mlflow": servers.mlflow_command(self.folder, self.ports["mlflow"], store),
         }  # fmt: skip
+        if not (self.folder / "prefect").exists() and not self.postgresql:
+            databases.prefect(self.folder / "prefect")
         for name in names or commands:
             with open(self.folder / f"{name}.log", "ab") as out:
                 self.servers[name] = subprocess.Popen(

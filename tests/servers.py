@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import databases
+
 
 def free_port() -> int:
     """A port nobody listens on."""
@@ -57,7 +59,9 @@ def running(command: list[str], log: Path, health: str | None, **env: str) -> It
 
 
 def mlflow_command(folder: Path, port: int, store: str | None = None) -> list[str]:
-    """A small MLflow server, on SQLite unless a store is named."""
+    """A small MLflow server, on SQLite unless a store is named; its empty database is put there."""
+    if store is None and not (folder / "server.db").exists():
+        databases.mlflow(folder / "server.db", "mlflow-artifacts:")
     return [
         sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", str(port), "--workers", "1",
         "--backend-store-uri", store or f"sqlite:///{folder / 'server.db'}", "--artifacts-destination", str(folder / "artifacts"),

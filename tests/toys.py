@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import databases
 import pytest
 import torch
 import yaml
@@ -351,9 +352,11 @@ def result(work: Path) -> tuple[str, list[tuple[int, dict[str, float]]], str]:
 
 
 def whetstone(
-    *arguments: str, home: Path, check: bool = True, timeout: float = 300, **env: str
+    *arguments: str, home: Path, check: bool = True, timeout: float = 300, first: bool = False, **env: str
 ) -> subprocess.CompletedProcess:
-    """The command line in a process of its own."""
+    """The command line in a process of its own; a project folder that is not there yet gets empty databases first, unless `first`."""
+    if arguments[0] in ("run", "sweep") and not first:
+        databases.prepare(home)
     environment = {
         k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME")
     }

@@ -12,6 +12,7 @@ import sys
 import time
 from pathlib import Path
 
+import databases
 import pytest
 import toys
 import yaml
@@ -134,6 +135,13 @@ def test_a_benchmark_more_trains_nothing_again(ran):
 
 
 @pytest.mark.slow
+def test_an_empty_folder_becomes_a_project(tmp_path):
+    done = toys.whetstone("run", str(toys.recipe(tmp_path)), "--until", "curate", home=tmp_path / "home", first=True)
+    assert "curate    ended" in done.stderr
+    assert (tmp_path / "home/mlflow.db").exists() and (tmp_path / "home/prefect/prefect.db").exists()
+
+
+@pytest.mark.slow
 def test_one_stage_alone(ran):
     summary, _, _ = rerun(ran, "--only", "evaluate", "--fresh")
     assert statuses(summary) == {"evaluate": "ran"}
@@ -189,6 +197,7 @@ def run_killed(tmp_path, recipe, stage, kind, *more):
     env = {k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME")}
     command = [sys.executable, "-m", "flows.cli.main", "run", str(recipe), *more]
     home = tmp_path / "home"
+    databases.prepare(home)
     with open(tmp_path / "log", "wb") as log:
         process = subprocess.Popen(
             command,

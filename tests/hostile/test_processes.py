@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import databases
 import psutil
 import pytest
 import toys
@@ -41,6 +42,7 @@ class Command:
         env = {k: v for k, v in os.environ.items() if k not in NAMES}
         sets = [part for text in overrides for part in ("--set", text)]
         self.home, self.log, self.began = home, log, time.time()
+        databases.prepare(home)
         with open(log, "wb") as out:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "flows.cli.main", "run", str(recipe), "--until", "sft", *sets],

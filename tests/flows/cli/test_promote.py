@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import databases
 import homes
 import numpy as np
 import pytest
@@ -73,6 +74,7 @@ def test_a_person_is_asked(home, tmp_path, says_yes):
         "DO_NOT_TRACK": "true", "WHETSTONE_HOME": str(home), "PYTHONPATH": str(toys.ROOT), "PREFECT_SERVER_API_PORT": str(port),
     }  # fmt: skip
     server = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    databases.prefect(tmp_path / "prefect")
     with servers.running(server, tmp_path / "server.log", api + "/health", **env):
         command = [sys.executable, "-m", "flows.cli.main", "promote", better, "--ask", "--json"]
         with open(tmp_path / "out", "w") as out, open(tmp_path / "err", "w") as err:

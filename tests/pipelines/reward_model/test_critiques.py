@@ -179,6 +179,7 @@ def test_a_policy_is_trained_by_critiques(tmp_path_factory, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_own_critiques_survive_a_kill(begun, tmp_path):
     """SIGKILL after the starting model wrote its critiques; the run that goes on trains on the same ones."""
     changes = {"loss": "cloud", "critique": OWN, "steps": 12, "commit": {"every": 2}}

@@ -246,6 +246,7 @@ def job(folder, kind, body, inputs):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["reward_model", "sample"])
 def test_a_kill_changes_no_byte(played, tmp_path, kind):
     """SIGKILL after the first commit or shard; then to the end."""
