@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -94,15 +95,18 @@ def circles(graph: Mapping[str, set[str]]) -> list[list[str]]:
     ]
 
 
-GRAPH = imports(toys.ROOT)
+@cache
+def project_graph() -> dict[str, set[str]]:
+    """Of the project; seconds of work, which those who only collect the tests need not wait for."""
+    return imports(toys.ROOT)
 
 
 def test_no_file_imports_what_imports_it():
-    assert circles(GRAPH) == []
+    assert circles(project_graph()) == []
 
 
 def test_no_room_imports_what_imports_it():
-    assert circles(rooms(GRAPH, toys.ROOT)) == []
+    assert circles(rooms(project_graph(), toys.ROOT)) == []
 
 
 def test_every_room_of_pipelines_imports_lower_floors_alone():
@@ -113,7 +117,7 @@ def test_every_room_of_pipelines_imports_lower_floors_alone():
         for number, floor in enumerate(reversed(floors["layers"]))
         for name in floor.split("|")
     }
-    between = rooms(GRAPH, toys.ROOT)
+    between = rooms(project_graph(), toys.ROOT)
     assert height.keys() == {name for name in between if name.startswith("pipelines.")}
     up = [(a, b) for a in height for b in between[a] if b not in height or height[b] >= height[a]]
     assert up == []
@@ -132,12 +136,12 @@ def test_the_file_tree_names_every_room(page):
             top = entries[0]
         else:
             named += [f"{top}.{entry}" for entry in entries]
-    assert sorted(named) == sorted(name for name in rooms(GRAPH, toys.ROOT) if "." in name)
+    assert sorted(named) == sorted(name for name in rooms(project_graph(), toys.ROOT) if "." in name)
 
 
 def test_nothing_of_the_core_imports_a_paper():
-    core = {module for module in GRAPH if not module.startswith("pipelines.papers")}
-    assert [(a, b) for a in core for b in GRAPH[a] if b not in core] == []
+    core = {module for module in project_graph() if not module.startswith("pipelines.papers")}
+    assert [(a, b) for a in core for b in project_graph()[a] if b not in core] == []
 
 
 @pytest.mark.parametrize(
