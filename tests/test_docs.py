@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
 import sys
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 import toys
 import yaml
@@ -16,6 +18,7 @@ import yaml
 from flows.cli import main as cli
 from pipelines.base import plugins
 from pipelines.contract import catalogue
+from pipelines.recipe import shipped, yaml_text
 from pipelines.recipe.check import check
 from pipelines.recipe.read import SECTIONS, read_recipe
 
@@ -239,6 +242,7 @@ def test_snippets_are_accepted(page, tmp_path, monkeypatch):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     before: dict[str, Any] = {name: dict(fields) for name, fields in STAGES.items()}
+    in_editor = jsonschema.Draft202012Validator(json.loads(shipped.SCHEMA.read_text()))
     for case in blocks("yaml"):
         if case.values[0] == page:
             body = yaml.safe_load(toys.recipe(tmp_path, rlvr={"steps": 200}, curate={"sources": SOURCES}).read_text())
@@ -249,6 +253,8 @@ def test_snippets_are_accepted(page, tmp_path, monkeypatch):
                 check(read_recipe(file))
             except ValueError as error:
                 raise AssertionError(f"{case.id}: {error}") from error
+            wrong = jsonschema.exceptions.best_match(in_editor.iter_errors(yaml_text.load(file)))
+            assert wrong is None, f"{case.id}: {wrong.json_path}: {wrong.message}"
 
 
 def test_no_hint_fetches_the_package_of_this_name_from_pypi():

@@ -28,6 +28,7 @@ from pipelines.contract.scorer import Scorer
 
 if TYPE_CHECKING:
     import torch
+    from pydantic import BaseModel
     from torch import Tensor
 
     from pipelines.contract.card import Bound
@@ -115,6 +116,9 @@ class Method:
 
 class Composed(Method):
     """A method that is made of others: it reads the columns that they read (`bind` adds them), and its hooks are theirs."""
+
+    term_settings: ClassVar[type[BaseModel] | None] = None
+    """What each of its `terms` says beside the settings of its own method."""
 
     @abstractmethod
     def parts(self) -> Sequence[Bound]:

@@ -29,7 +29,9 @@ class GuidedColumns(Settings):
 
     base: Label
     """One of the evaluated models, or `base` where the recipe's own is among them."""
-    weight: Annotated[list[Weight], BeforeValidator(_listed)] = Field(min_length=1)
+    weight: Annotated[list[Weight], BeforeValidator(_listed, json_schema_input_type=Weight | list[Weight])] = Field(
+        min_length=1
+    )
     """One weight, or a list."""
 
     @model_validator(mode="after")

@@ -72,13 +72,16 @@ def _score(value: Any) -> Any:
     return {"kind": value} if isinstance(value, str) else value
 
 
-Score = Annotated[
+ScoreSection = Annotated[
     Annotated[RewardModelScore, Tag("reward_model")]
     | Annotated[JudgeScore, Tag("judge")]
     | Annotated[LikelihoodScore, Tag("likelihood")]
     | Annotated[VerifierScore, Tag("verifier")],
     _by_kind("reward_model", "judge", "likelihood", "verifier"),
-    BeforeValidator(_score),
+]
+Score = Annotated[
+    ScoreSection,
+    BeforeValidator(_score, json_schema_input_type=Literal["judge", "likelihood", "verifier"] | ScoreSection),
 ]
 
 
@@ -234,7 +237,11 @@ def _listed(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
-SearchColumns = Annotated[list[Search], BeforeValidator(_listed), Field(min_length=1, max_length=64)]
+SearchColumns = Annotated[
+    list[Search],
+    BeforeValidator(_listed, json_schema_input_type=Search | list[Search]),
+    Field(min_length=1, max_length=64),
+]
 """One strategy, or a list: each makes a column for every evaluated model."""
 
 

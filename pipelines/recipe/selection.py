@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -59,13 +59,20 @@ class Factor(Settings):
     """Standard deviations (over the problem's completions) by which the values must differ; otherwise the next factor decides."""
 
 
+SelectionKind = Literal[
+    "best", "correct", "shortest_correct", "correct_by_difficulty", "majority", "pairs", "preferred", "segments", "steps",
+    "pass_rate", "graded", "compared", "prompts",
+]  # fmt: skip
+
+
+def _factor(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
 class Selection(Settings):
     """Records out of the scored completions of a problem; repeated texts of a problem count once."""
 
-    kind: Literal[
-        "best", "correct", "shortest_correct", "correct_by_difficulty", "majority", "pairs", "preferred", "segments", "steps",
-        "pass_rate", "graded", "compared", "prompts",
-    ]  # fmt: skip
+    kind: SelectionKind
     """best: highest score first. correct: in the order in which they were drawn. shortest_correct: fewest tokens first.
     correct_by_difficulty: those first whose length is nearest to what the share of incorrect completions asks for (ARES). majority: the
     most frequent answer as the record's answer, with its first completion. pairs: `info.chosen` and `info.rejected`. pass_rate: the
@@ -96,7 +103,7 @@ class Selection(Settings):
     record's solution, or its answer, against a drawn one with another text (DIP-RL)."""
     against: Literal["all", "correct", "incorrect"] = "all"
     """demonstration: which completions are the other side. Beside correct ones the solution has only what the verifier does not ask for."""
-    factors: list[Annotated[Factor, BeforeValidator(lambda v: {"name": v} if isinstance(v, str) else v)]] = Field(
+    factors: list[Annotated[Factor, BeforeValidator(_factor, json_schema_input_type=str | Factor)]] = Field(
         [], max_length=20
     )
     """ranked: the most important first."""

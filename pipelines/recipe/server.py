@@ -34,7 +34,11 @@ class Server(Settings):
     urls: list[Address] = free([])
     """Several servers, which share the rollouts; one that dies is dropped and its prompts are asked elsewhere."""
     serve: Annotated[
-        Serve | None, BeforeValidator(lambda value: {} if value is True else None if value is False else value)
+        Serve | None,
+        BeforeValidator(
+            lambda value: {} if value is True else None if value is False else value,
+            json_schema_input_type=bool | Serve | None,
+        ),
     ] = free(None)
     """`true`, or how: the stage starts and stops the server."""
     api_key_env: str | None = free(None, pattern=r"^[A-Za-z_]\w*$")

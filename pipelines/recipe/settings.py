@@ -20,7 +20,7 @@ from pipelines.recipe.search import SearchColumns, distinct
 from pipelines.recipe.server import Server
 from pipelines.recipe.source import Source as Source
 from pipelines.recipe.spans import Span as Span
-from pipelines.recipe.training import FixedDataSettings, Optimizer, Part, Parts, TrainSettings, named_part
+from pipelines.recipe.training import FixedDataSettings, OnePart, Optimizer, Part, Parts, TrainSettings, named_part
 
 
 def _reward(value: Any) -> Any:
@@ -178,7 +178,9 @@ class Rlvr(TrainSettings):
     curriculum: Part = {"kind": "uniform"}
     prompting: Part = {"kind": "plain"}
     rollout: Part = {"kind": "single_turn"}
-    reward: Annotated[dict[str, Any], BeforeValidator(_reward)] = {"kind": "verifier"}
+    reward: Annotated[dict[str, Any], BeforeValidator(_reward, json_schema_input_type=OnePart | list[OnePart])] = {
+        "kind": "verifier"
+    }
     """One reward, or a list of them: `composite`."""
     filter: Part = {"kind": "all_rows"}
     sampling_schedule: Part = {"kind": "single"}
@@ -299,12 +301,14 @@ CHECKPOINTS: tuple[Checkpoint, ...] = get_args(Checkpoint)
 """Every model of a chain, in its order."""
 
 
+def _task(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
 class Evaluate(Settings):
     """Benchmarks for every checkpoint of the chain."""
 
-    tasks: list[Annotated[Task, BeforeValidator(lambda v: {"name": v} if isinstance(v, str) else v)]] = Field(
-        min_length=1
-    )
+    tasks: list[Annotated[Task, BeforeValidator(_task, json_schema_input_type=Label | Task)]] = Field(min_length=1)
     include: Line | None = None
     """Folder with more lm-eval task YAMLs."""
     checkpoints: list[Checkpoint] = Field(list(CHECKPOINTS), min_length=1)

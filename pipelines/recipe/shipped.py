@@ -10,6 +10,10 @@ from pipelines.base.errors import UserError, did_you_mean
 from pipelines.base.project import resource
 
 FOLDER = resource("recipes")
+SCHEMA = resource("docs") / "recipe.schema.json"
+"""What `whetstone schema` prints, as it comes with the project."""
+EDITORS = "# yaml-language-server: $schema="
+"""How a YAML file says to editors which schema it has."""
 
 
 def names() -> list[str]:
@@ -32,11 +36,11 @@ def header(name: str) -> str:
     """
     comment = re.match(r"(?:#.*\n)*", (FOLDER / f"{name}.yaml").read_text())
     lines = [line.removeprefix("#") for line in comment[0].splitlines()] if comment else []
-    return " ".join(line.strip() for line in lines if not line.startswith("  ")).strip()
+    return " ".join(line.strip() for line in lines if not line.startswith(("  ", EDITORS.removeprefix("#")))).strip()
 
 
 def copy(name: str, to: Path) -> None:
-    """Write a recipe into a new file, with a first line that says where it is from.
+    """Write a recipe into a new file, with a line for editors and one that says where it is from.
 
     Raises:
         UserError: there is no recipe of that name, or the file cannot be made.
@@ -45,10 +49,13 @@ def copy(name: str, to: Path) -> None:
         raise UserError(f"--from {name}: there is no such recipe. {did_you_mean(name, names())}")
     if to.suffix not in (".yaml", ".yml"):
         raise UserError(f"{to}: a recipe is a YAML file. Call it {to.name}.yaml.")
-    text = (FOLDER / f"{name}.yaml").read_text().replace(f"recipes/{name}.yaml", str(to))
+    text = re.sub(rf"^{re.escape(EDITORS)}.*\n", "", (FOLDER / f"{name}.yaml").read_text())
+    text = text.replace(f"recipes/{name}.yaml", str(to))
     try:
         with open(to, "x", encoding="utf-8") as handle:
-            handle.write(f"# A copy of the recipe {name} of {NAME} {version()}; change what you like.\n{text}")
+            handle.write(
+                f"{EDITORS}{SCHEMA.as_uri()}\n# A copy of the recipe {name} of {NAME} {version()}; change what you like.\n{text}"
+            )
     except FileExistsError:
         raise UserError(f"{to}: this file is there already. Name another, or delete it.") from None
     except OSError as error:

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from pipelines.contract.fields import Label, Line, Seed, Settings
-from pipelines.recipe.selection import Selection
+from pipelines.recipe.selection import Selection, SelectionKind
 
 OF_RAW_ROWS = (
     "task",
@@ -95,7 +95,7 @@ class Source(Settings):
     path: Line | None = None
     """file: a JSONL, JSON, Parquet or CSV file or glob; hub: the dataset's name or a local dataset folder;
     stage: the name of a stage of kind `sample`."""
-    select: Annotated[Selection, BeforeValidator(_kind)] | None = None
+    select: Annotated[Selection, BeforeValidator(_kind, json_schema_input_type=SelectionKind | Selection)] | None = None
     """stage: which completions become records."""
     name: Line | None = None
     """hub: configuration name."""

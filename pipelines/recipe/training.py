@@ -21,9 +21,10 @@ def _parts(value: Any) -> Any:
     return [] if value is None else [named_part(v) for v in (value if isinstance(value, list) else [value])]
 
 
-Part = Annotated[dict[str, Any], BeforeValidator(named_part)]
+OnePart = str | dict[str, Any]
+Part = Annotated[dict[str, Any], BeforeValidator(named_part, json_schema_input_type=OnePart)]
 """One method with its settings: `grpo` or `{kind: grpo, scale: none}`."""
-Parts = Annotated[list[dict[str, Any]], BeforeValidator(_parts)]
+Parts = Annotated[list[dict[str, Any]], BeforeValidator(_parts, json_schema_input_type=OnePart | list[OnePart] | None)]
 
 
 class Lora(Settings):

@@ -9,6 +9,7 @@ import json
 import sys
 from pathlib import Path
 
+from pipelines.recipe import json_schema, shipped
 from scripts.docs import columns, methods, settings, systems
 from tasks.keys import sections
 
@@ -17,12 +18,13 @@ PAGES = {
     "columns.md": columns.markdown,
     "systems.md": systems.markdown,
     "settings.md": settings.markdown,
+    shipped.SCHEMA.name: json_schema.text,
 }
 """File → what makes its text."""
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1] if len(sys.argv) > 1 else "docs")
-    for name, markdown in PAGES.items():
-        (folder / name).write_text(markdown())
+    for name, text in PAGES.items():
+        (folder / name).write_text(text())
     if len(sys.argv) == 1:
         sections.RECORD.write_text(json.dumps(sections.first_defaults(), indent=1, sort_keys=True) + "\n")

@@ -2,12 +2,6 @@
 
 from __future__ import annotations
 
-import ast
-import sys
-from collections.abc import Iterator
-from functools import cache
-from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 from pydantic import BaseModel
@@ -15,6 +9,7 @@ from pydantic_core import PydanticUndefined
 
 from flows.cli import setting_types
 from pipelines.contract.model_settings import Model
+from pipelines.recipe.json_schema import explanations
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.resolve import changes_result
 from pipelines.recipe.settings import Tracking
@@ -47,36 +42,6 @@ def classes() -> dict[type[BaseModel], str]:
                 ordered[cls] = cls.__name__
                 waiting += inner(cls)
     return ordered
-
-
-@cache
-def _tree(module: str) -> ast.Module:
-    return ast.parse(Path(str(sys.modules[module].__file__)).read_text())
-
-
-def explanations(cls: type[BaseModel]) -> dict[str, str]:
-    """Field → the text below it in its class, in one line.
-
-    >>> from pipelines.recipe.training import Optimizer
-    >>> explanations(Optimizer)["final_share"]
-    'The learning rate at the end, as a share of its peak.'
-    """
-    texts: dict[str, str] = {}
-    for base in reversed(cls.__mro__):
-        if not issubclass(base, BaseModel) or base is BaseModel:
-            continue
-        for node in ast.walk(_tree(base.__module__)):
-            if isinstance(node, ast.ClassDef) and node.name == base.__name__:
-                texts |= dict(_below(node.body))
-    return texts
-
-
-def _below(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:
-    for statement, following in pairwise(body):
-        if not (isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name)):
-            continue
-        if isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-            yield statement.target.id, " ".join(str(following.value.value).split())
 
 
 def _default(value: Any) -> str:

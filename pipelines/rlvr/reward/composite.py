@@ -142,6 +142,8 @@ class composite(Composed, Reward):
     whether or not it is a term.
     """
 
+    term_settings = TermSettings
+
     def __init__(self, *, terms: Annotated[list[str | dict[str, Any]], Field(min_length=1, max_length=64)]) -> None:
         self.terms: list[Term] = []
         for number, spec in enumerate(terms):

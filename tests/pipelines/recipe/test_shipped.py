@@ -40,8 +40,10 @@ def test_a_copy_is_the_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("quickstart", "search"):
         shipped.copy(name, Path(f"{name}.yaml"))
-        first = (tmp_path / f"{name}.yaml").read_text().splitlines()[0]
+        editors, first, *rest = (tmp_path / f"{name}.yaml").read_text().splitlines()
+        assert editors == f"# yaml-language-server: $schema={shipped.SCHEMA.as_uri()}" and shipped.SCHEMA.is_file()
         assert first.startswith(f"# A copy of the recipe {name} of whetstone-rlvr")
+        assert not any("yaml-language-server" in line for line in rest)
         assert read_recipe(f"{name}.yaml") == read_recipe(shipped.FOLDER / f"{name}.yaml")
 
 
