@@ -75,6 +75,15 @@ COMMANDS: dict[str, Command] = {
     "rows": Command(
         "flows.cli.rows", "one row of the data: where it came from, why it was kept, when it was drawn and rewarded"
     ),
+    "export": Command(
+        "flows.cli.export",
+        "write the model of a run into a folder of its own, with a card: for transformers, vLLM, GGUF",
+    ),
+    "chat": Command("flows.cli.chat", "talk to the model of a run in the terminal"),
+    "serve": Command("flows.cli.serve", "serve the model of a run with vLLM or transformers: OpenAI's protocol"),
+    "push": Command(
+        "flows.cli.push", "upload the model of a run with its card to the Hugging Face hub; private at first"
+    ),
     "recipes": Command("flows.cli.recipes", "the recipes that come with the project"),
     "new": Command("flows.cli.new", "copy a recipe that comes with the project into a new file"),
     "schema": Command("flows.cli.schema", "the JSON schema of a recipe, for completion and checks in an editor"),

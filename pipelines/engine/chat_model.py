@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -16,6 +16,8 @@ from pipelines.data.records import Message, Stop
 from pipelines.engine import models
 from pipelines.engine.sampler import TorchSampler
 
+REPLACEMENT = "\ufffd"
+"""What a decoder writes for bytes that are no letter."""
 ROWS = 64
 """Conversations that are answered side by side."""
 
@@ -61,6 +63,27 @@ class ChatModel:
             text = None if completion.stop == Stop.ERROR else chat.completion_text(self.tokenizer, completion.tokens)
             replies.append((text, len(prompt) + len(completion.tokens)))
         return replies
+
+    def stream(self, conversation: list[Message], sampling: Sampling, seed: int) -> Iterator[str]:
+        """The reply in pieces, as it is drawn; nothing where the conversation fills the model's context.
+
+        Args:
+            seed: of the draws.
+        """
+        generator = torch.Generator(device=self.sampler.device).manual_seed(seed)
+        prompt = chat.render_prompt(self.tokenizer, list(conversation))
+        tokens: list[int] = []
+        shown = ""
+        for token in self.sampler.stream(prompt, sampling, generator):
+            tokens.append(token)
+            text = chat.completion_text(self.tokenizer, tokens)
+            letters_complete = not text.endswith(REPLACEMENT)  # one may be made of several tokens
+            if letters_complete and len(text) > len(shown) and text.startswith(shown):
+                yield text[len(shown) :]
+                shown = text
+        text = chat.completion_text(self.tokenizer, tokens)
+        if len(text) > len(shown):
+            yield text[len(shown) :]
 
 
 def _stream(conversation: Any) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -99,6 +99,37 @@ class TorchSampler:
                     out[i] = done
         self.model.train(was_training)
         return out  # type: ignore[return-value]
+
+    def stream(self, prefix: Sequence[int], sampling: Sampling, generator: torch.Generator) -> Iterator[int]:
+        """The tokens of one completion as they are drawn, the one that ends it included; none where the context is full.
+
+        They are those of `extend` with the same generator, but for where a GPU computes in another order.
+        """
+        width, room = len(prefix), min(sampling.max_tokens, self.context - len(prefix))
+        if not prefix or room < 1:
+            return
+        was_training = self.model.training
+        self.model.eval()
+        row = torch.zeros(1, dtype=torch.int64, device=self.device)
+        gaps = Gaps(0, row)
+        cache = SlabCache(self.model, torch.bfloat16 if self.dtype == "bfloat16" else None)
+        rows: _Rows | None = None
+        token = row
+        try:
+            for step in range(room):
+                with torch.no_grad(), autocast(self.dtype, self.device):
+                    if rows is None:
+                        logits = self._prefill(torch.tensor([list(prefix)], device=self.device), gaps, cache)
+                        cache.take(row, room, capacity=1)
+                        rows = _Rows(cache, gaps, row, width + room, None)
+                    else:
+                        logits = self._next(rows.advance(row, token, room - step + 1), rows, width + step - 1)
+                    token, _ = distribution.draw(logits, sampling, generator, rows.row_of)
+                yield int(token)
+                if bool(torch.isin(token, self.stop)):
+                    return
+        finally:
+            self.model.train(was_training)
 
     def _chunk(
         self,

@@ -1,0 +1,34 @@
+"""`whetstone export`: the model of a run as a folder of its own, with a card."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+MODEL = "a run (its id, first characters or name; its last model), RUN/STAGE, or the model of an artifact (stage-key)"
+"""Help of the argument that names a model."""
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    """Add the command's options."""
+    parser.add_argument("model", metavar="RUN[/STAGE]", help=MODEL)
+    parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="a new folder")
+    parser.add_argument("--name", help="what the card calls the model; default: the folder's name")
+    parser.add_argument("--licence", metavar="NAME", help="the model's, for the card, such as apache-2.0")
+    parser.add_argument(
+        "--gguf", choices=("f32", "f16", "bf16", "q8_0", "auto"), help="also a GGUF file of this type, by llama.cpp"
+    )
+
+
+def command(arguments: argparse.Namespace) -> int:
+    """Write the folder, and say what is in it."""
+    from flows.progress import Status
+    from tasks.export import folder, trained
+
+    with Status() as progress:
+        model = trained.find(arguments.model, progress)
+        progress(f"copying {model.artifact.name}")
+        files = folder.write(model, arguments.to, name=arguments.name, licence=arguments.licence, gguf=arguments.gguf)
+    size = sum(path.stat().st_size for path in files)
+    print(f"{arguments.to}: {model.artifact.name}, {len(files)} files, {size / 2**20:.1f} MiB; its card is README.md")
+    return 0

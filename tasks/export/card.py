@@ -1,0 +1,171 @@
+"""The model card of an exported model, README.md: what it is, how it scored, what it was trained on, where it came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from huggingface_hub import EvalResult, ModelCardData
+
+from pipelines.base.distribution import NAME, version
+from pipelines.base.files import read_object, reported
+from pipelines.base.secrets import redact
+from pipelines.recipe.stage_kind import BASE, DATA, MODEL, SCORES
+from tasks.export.trained import Trained
+from tasks.store.artifacts import Artifact, stored_scores
+from tasks.store.known import makes
+
+UNKNOWN = "unknown"
+"""The hub's word for a model whose licence nobody has said."""
+USE = """from transformers import AutoModelForCausalLM, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("{name}")
+model = AutoModelForCausalLM.from_pretrained("{name}")
+messages = [{{"role": "user", "content": "..."}}]
+prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+answer = model.generate(**prompt, max_new_tokens=256)
+print(tokenizer.decode(answer[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))
+"""
+
+
+def text(model: Trained, name: str, licence: str | None = None) -> str:
+    """The card, without passwords and without folders of this machine.
+
+    Args:
+        name: what the model is called: a repository, or the name of a folder.
+        licence: of the model; where it is None, the card says that it is unknown, since that of a base model or of data is no proof.
+    """
+    name, licence = redact(name), redact(licence) if licence else None
+    chain = model.known.chain(model.artifact)
+    evaluation, label = _evaluation(model)
+    scores = stored_scores(evaluation.path) if evaluation else {}
+    data = [a for a in chain if makes(a) == DATA]
+    head = _metadata(model, name, licence or UNKNOWN, chain, scores.get(label) or {})
+    parts = [
+        f"---\n{head}\n---\n\n# {name}\n",
+        f"The model of stage `{model.stage}` of the recipe `{model.recipe}`, trained with {NAME} {version()}"
+        + (f" in run `{model.run['run_id']}`" if model.run else "")
+        + (f" from {_base(chain)}." if _base(chain) else "."),
+        f"## Use\n\n```python\n{USE.format(name=name)}```" + _system(model.folder),
+        _scores(scores, label, evaluation),
+        "\n\n".join(_data(each) for each in data) and "## Data\n\n" + "\n\n".join(_data(each) for each in data),
+        "## Lineage\n\n" + "\n".join(_lineage(chain)),
+        f"## Licence\n\n{licence or UNKNOWN}" + ("" if licence else _licence_hint(chain, data)),
+    ]
+    return redact("\n\n".join(part for part in parts if part) + "\n")
+
+
+def _metadata(model: Trained, name: str, licence: str, chain: list[Artifact], scores: dict[str, Any]) -> str:
+    results = [
+        EvalResult(
+            task_type="text-generation", dataset_type=task, dataset_name=task, metric_type=metric, metric_name=metric,
+            metric_value=cell["value"],
+        )
+        for task, cells in scores.items() for metric, cell in cells.items()
+    ]  # fmt: skip
+    base = _base(chain)
+    about = ModelCardData(
+        license=licence,
+        library_name="transformers",
+        pipeline_tag="text-generation",
+        base_model=base if base and not base.startswith("a ") else None,
+        datasets=sorted(
+            {str(s["path"]) for s in _sources(chain) if s.get("kind") == "hub" and not _is_local(s["path"])}
+        )
+        or None,
+        tags=["whetstone", *dict.fromkeys(a.stage for a in chain if makes(a) == MODEL)],
+        model_name=name,
+        eval_results=results or None,
+    )
+    return str(about.to_yaml())
+
+
+def _is_local(path: Any) -> bool:
+    return Path(str(path)).is_absolute() or str(path).startswith((".", "~")) or Path(str(path)).exists()
+
+
+def _base(chain: list[Artifact]) -> str:
+    """The model that the first training started from, in words; a folder of this machine by its last name alone."""
+    for artifact in chain:
+        model = (artifact.parts.get("settings") or {}).get("model") or {}
+        if makes(artifact) == MODEL and model.get("path"):
+            path = str(model["path"])
+            return f"a local model called {Path(path).name}" if _is_local(path) else path
+        if makes(artifact) == MODEL and model.get("fresh"):
+            return f"a new {model['fresh'].get('architecture')} model with random weights"
+    return ""
+
+
+def _sources(chain: list[Artifact]) -> list[dict[str, Any]]:
+    settings = [(a.parts.get("settings") or {}).get("curate") or {} for a in chain if makes(a) == DATA]
+    return [source for each in settings for source in each.get("sources") or []]
+
+
+def _system(folder: Path) -> str:
+    prompt = (read_object(folder / "whetstone.json") or {}).get("system_prompt")
+    return f"\n\nIt was trained with this system message:\n\n```text\n{prompt}\n```" if prompt else ""
+
+
+def _evaluation(model: Trained) -> tuple[Artifact | None, str]:
+    """The evaluation that read this model, that of its run first, and what its results call the model."""
+    stage = model.known.evaluation_of(model.run, model.stage) if model.run else None
+    own = model.known.stage_of(model.run, stage) if model.run and stage else None
+    for artifact in [*([own] if own else []), *(a for a in model.known.artifacts if makes(a) == SCORES)]:
+        for label, digest in (artifact.parts.get("inputs") or {}).items():
+            if digest == model.artifact.digest and label in stored_scores(artifact.path):
+                return artifact, label
+    return None, ""
+
+
+def _scores(scores: dict[str, Any], label: str, evaluation: Artifact | None) -> str:
+    if evaluation is None:
+        return "## Scores\n\nNo evaluation of this model is known."
+    settings = (evaluation.parts.get("settings") or {}).get("evaluate") or {}
+    share = f"{100 * float(settings.get('confidence') or 0.95):g} % interval"
+    columns = [BASE, label] if BASE in scores and label != BASE else [label]
+    lines = [f"| benchmark | metric | {' | '.join('this model' if c == label else c for c in columns)} | problems |"]
+    lines.append("|---|---|" + "---|" * (len(columns) + 1))
+    for task, cells in scores[label].items():
+        for metric, cell in cells.items():
+            row = [_cell((scores[c].get(task) or {}).get(metric)) for c in columns]
+            lines.append(f"| {task} | {metric} | {' | '.join(row)} | {cell['n']} |")
+    return f"## Scores\n\nValue [{share}].\n\n" + "\n".join(lines)
+
+
+def _cell(cell: dict[str, Any] | None) -> str:
+    return f"{cell['value']:.4g} [{cell['low']:.4g}, {cell['high']:.4g}]" if cell else "–"
+
+
+def _data(data: Artifact) -> str:
+    card = read_object(reported(data.path, "card.json"), licences=dict, splits=dict, rows=dict) or {}
+    lines = ["| source | kind | split | licence |", "|---|---|---|---|"]
+    for source in ((data.parts.get("settings") or {}).get("curate") or {}).get("sources") or []:
+        place = str(source.get("task") or source.get("path"))
+        shown = Path(place).name if source.get("kind") != "stage" and _is_local(place) else place
+        lines.append(f"| {shown} | {source.get('kind')} | {source.get('split')} | {source.get('licence')} |")
+    splits = ", ".join(f"{name}: {count}" for name, count in (card.get("splits") or {}).items())
+    return "\n".join(lines) + (f"\n\nRows by split: {splits}." if splits else "")
+
+
+def _lineage(chain: list[Artifact]) -> list[str]:
+    """A line for each stage, in the order in which they ran."""
+    lines = []
+    for number, artifact in enumerate(chain, 1):
+        own = (artifact.parts.get("settings") or {}).get(artifact.stage) or {}
+        advantage = (own.get("advantage") or {}).get("kind") if isinstance(own.get("advantage"), dict) else None
+        about = [f"{own['steps']} steps" if own.get("steps") else "", f"advantage {advantage}" if advantage else ""]
+        about += [
+            f"seed {artifact.parts.get('seed')}",
+            f"{artifact.seconds:.0f} s",
+            f"contents `{artifact.digest[:12]}`",
+        ]
+        lines.append(f"{number}. `{artifact.name}`: {', '.join(each for each in about if each)}")
+    return lines
+
+
+def _licence_hint(chain: list[Artifact], data: list[Artifact]) -> str:
+    licences = sorted({str(source.get("licence")) for source in _sources(chain)})
+    told = f" Licences of the data: {', '.join(licences)}." if data else ""
+    return (
+        f": nobody has said it. A model may be bound by those of the model that it was made from and of its data.{told}"
+    )

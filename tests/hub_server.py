@@ -1,0 +1,99 @@
+"""A stand-in of the Hugging Face hub: the requests with which a model is uploaded, and the files that have come."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+
+class Hub:
+    """Keeps what it is sent.
+
+    Args:
+        refuses: the status of every reply; 0 where it takes everything.
+    """
+
+    def __init__(self, refuses: int = 0) -> None:
+        self.created: list[dict[str, Any]] = []
+        self.commits: list[str] = []
+        self.files: dict[str, bytes] = {}
+        self.large: dict[str, bytes] = {}
+        self.tokens: set[str] = set()
+        hub = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def reply(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                hub.tokens.add(str(self.headers.get("Authorization")))
+                answer = {"error": "no"} if refuses else hub.answer(self.path, body)
+                data = json.dumps(answer).encode()
+                self.send_response(refuses or 200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            do_GET = do_POST = do_PUT = reply
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self.server.server_port}"
+
+    def answer(self, path: str, body: bytes) -> dict[str, Any]:
+        """The reply to a request."""
+        if path.startswith("/large/"):
+            self.large[path.removeprefix("/large/")] = body
+            return {}
+        if path.endswith("/repos/create"):
+            about = json.loads(body)
+            self.created.append(about)
+            return {"url": f"{self.url}/{about['organization']}/{about['name']}"}
+        if "/preupload/" in path:
+            names = [each["path"] for each in json.loads(body)["files"]]
+            modes = {name: "lfs" if name.endswith((".safetensors", ".gguf")) else "regular" for name in names}
+            return {
+                "files": [{"path": n, "uploadMode": m, "shouldIgnore": False, "oid": None} for n, m in modes.items()]
+            }
+        if path.endswith("/objects/batch"):
+            objects = json.loads(body)["objects"]
+            return {"transfer": "basic", "objects": [
+                {**each, "actions": {"upload": {"href": f"{self.url}/large/{each['oid']}"}}} for each in objects
+            ]}  # fmt: skip
+        if "/commit/" in path:
+            owner, name = path.split("/")[3:5]
+            for line in map(json.loads, body.decode().splitlines()):
+                value = line["value"]
+                if line["key"] == "header":
+                    self.commits.append(value["summary"])
+                else:
+                    self.files[value["path"]] = (
+                        self.large[value["oid"]] if line["key"] == "lfsFile" else base64.b64decode(value["content"])
+                    )
+            return {
+                "success": True,
+                "commitUrl": f"{self.url}/{owner}/{name}/commit/{'a' * 40}",
+                "commitOid": "a" * 40,
+                "hookOutput": "",
+            }
+        return {}
+
+
+@contextlib.contextmanager
+def running(refuses: int = 0) -> Iterator[Hub]:
+    """A hub for the length of a block."""
+    hub = Hub(refuses)
+    thread = threading.Thread(target=hub.server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield hub
+    finally:
+        hub.server.shutdown()
+        hub.server.server_close()
+        thread.join()
