@@ -47,6 +47,18 @@ def test_sampler_is_trainer(family, sampling):
         torch.testing.assert_close(scored.entropy[mask], torch.tensor(one.entropy), atol=2e-4, rtol=0)
 
 
+@pytest.mark.parametrize("family", [*toys.FAMILIES, *toys.OTHERS])
+def test_a_stream_is_the_completion_that_is_drawn_at_once(family):
+    sampler = TorchSampler(toys.model(family), stop=[2, 3], pad=2)
+    for prefix in PREFIXES[1:]:
+        for sampling in (Sampling(temperature=0, max_tokens=12), Sampling(max_tokens=12)):
+            (once,) = sampler.extend([prefix], sampling, generator(CPU, 7))
+            assert [*sampler.stream(prefix, sampling, generator(CPU, 7))] == once.tokens
+    sampler.context, greedy = 10, Sampling(temperature=0, max_tokens=9)
+    assert 0 < len([*sampler.stream([5] * 7, greedy, generator(CPU, 7))]) <= 3
+    assert [*sampler.stream([5] * 10, greedy, generator(CPU, 7))] == []
+
+
 @pytest.mark.parametrize("family", toys.OTHERS)
 def test_windows_sinks_and_compressed_keys(family):
     model, sampling = toys.model(family), Sampling(max_tokens=16)
