@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
+import urllib.request
 from pathlib import Path
 
 import exported
 import pytest
+import servers
 import toys
 
 STAND_IN = f"#!{sys.executable}\nimport os, sys\nprint(os.path.basename(sys.argv[0]), *sys.argv[1:])\nsys.exit(7)\n"
@@ -44,3 +47,24 @@ def test_an_engine_that_is_not_here(home, tmp_path):
     exported.run()
     done = toys.whetstone("serve", "mine", "--engine", "vllm", home=home, check=False, PATH=str(tmp_path))
     assert done.returncode == 2 and "--engine vllm" in done.stderr and "docs/servers.md" in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.server
+def test_transformers_answers(home, tmp_path):
+    pytest.importorskip("uvicorn")
+    pytest.importorskip("openai")
+    model, port = exported.run()["short"].path / "model", servers.free_port()
+    command = [sys.executable, "-m", "flows.cli.main", "serve", "mine", "--engine", "transformers", "--port", str(port)]
+    environment = toys.environment(WHETSTONE_HOME=str(home), HF_HUB_OFFLINE="1")
+    with servers.running(command, tmp_path / "log", f"http://127.0.0.1:{port}/health", **environment):
+        body = {"model": str(model), "messages": [{"role": "user", "content": "abc"}], "max_tokens": 4}
+        request = urllib.request.Request(
+            f"http://127.0.0.1:{port}/v1/chat/completions",
+            json.dumps(body).encode(),
+            {"Content-Type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as reply:
+            (choice,) = json.load(reply)["choices"]
+    assert choice["message"]["role"] == "assistant"
+    assert (tmp_path / "log").read_text().startswith(f"{model.parent.name} at http://localhost:{port}/v1")
