@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import toys
 
+from pipelines.contract.model_settings import Model
 from pipelines.curate.run import run as curate
 from pipelines.engine import models
 from pipelines.recipe.read import read_recipe
@@ -39,6 +41,22 @@ def labelled(count: int) -> list[dict]:
         good = number % 3 > 0
         out.append({"prompt": row["prompt"], "completion": row["chosen" if good else "rejected"], "label": good})
     return out
+
+
+def job(begun: Path, folder: Path, **changes: Any) -> Path:
+    """A work folder of a preference stage as the task layer writes it; `begun` is what `prepare` made."""
+    (folder / "out").mkdir(parents=True)
+    model = Model(path=str(begun / "model")).model_dump()
+    settings = {"preference": SETTINGS | changes, "model": model}
+    body = {
+        "stage": "preference",
+        "seed": 0,
+        "threads": 1,
+        "settings": settings,
+        "inputs": {"data": str(begun / "data")},
+    }
+    (folder / "job.json").write_text(json.dumps(body))
+    return folder
 
 
 def prepare(folder: Path, written: list[dict]) -> Path:

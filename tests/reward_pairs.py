@@ -45,6 +45,21 @@ def pairs_file(folder: Path, count: int = 240, *, critiques: bool = False, **ext
     return {"kind": "file", "path": str(path)}
 
 
+def steps_file(folder: Path) -> dict[str, Any]:
+    """Answers in TRL's columns: steps of letters a to d are correct, of e to h are not; 30 prompts have eight each."""
+    draw = random.Random(0)
+    rows = []
+    for number in range(240):
+        labels = [draw.random() < 0.7 for _ in range(draw.randint(1, 4))]
+        texts = ["".join(draw.choices("abcd" if label else "efgh", k=draw.randint(2, 4))) for label in labels]
+        shown = [None if number % 5 == 0 and place == 1 else label for place, label in enumerate(labels)]
+        row = {"prompt": f"say - {number % 30}", "completions": texts, "labels": shown}
+        rows.append(row | {"data_source": "steps"})
+    path = folder / "steps.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"kind": "file", "path": str(path)}
+
+
 def begin(folder: Path, source: dict[str, Any], pretrain: Callable[..., Any] | None = None) -> Path:
     """Curate pairs into `data`, and save a random model of their tokenizer in `model`.
 
@@ -74,7 +89,7 @@ def job(begun: Path, folder: Path, **changes: Any) -> list[str]:
     """The command of a reward_model stage in a folder of its own, with changed settings."""
     (folder / "out").mkdir(parents=True)
     body = {
-        "seed": 5, "threads": 1,
+        "stage": "reward_model", "seed": 5, "threads": 1,
         "settings": {"reward_model": SETTINGS | changes, "model": Model(path=str(begun / "model")).model_dump()},
         "inputs": {"data": str(begun / "data")},
     }  # fmt: skip

@@ -5,18 +5,48 @@ What a step trains on is a pure function of seed and step, so that a restart nee
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor
 
 from pipelines.base.errors import DataError
 from pipelines.contract.sampling import Sampling
 from pipelines.engine import optimizer, parallel
+from pipelines.engine.layout import Layout, best_layouts, padded_layouts
 from pipelines.engine.loop import Loop
 from pipelines.engine.policy import Policy
 
 HELDOUT = "loss/heldout"
 """The metric that `checkpoint_selection: best` compares."""
+
+
+class Rows(Protocol):
+    """Token ids of some items."""
+
+    @property
+    def tokens(self) -> Tensor:
+        """int64 [B, T], padded on the right."""
+
+    @property
+    def mask(self) -> Tensor:
+        """bool [B, T], the tokens to score; each row has one."""
+
+
+R = TypeVar("R", bound=Rows)
+
+
+@dataclass(frozen=True, eq=False)
+class Pass(Generic[R]):
+    """Items that are computed together, forward and backward."""
+
+    items: list[int]
+    rows: R
+    layouts: list[Layout]
+    """Of the rows: one where processes share the work, since they must go forward and backward equally often."""
 
 
 class FixedDataLoop(Loop):
@@ -45,15 +75,51 @@ class FixedDataLoop(Loop):
             )
         return network
 
-    def optimise(self, model: Any, policy: Policy) -> None:
-        """Train the weights of a model.
+    def optimise(self, model: Any, policy: Policy, entry: Any = None) -> None:
+        """Train the weights of a model; arguments as in `parallel.Weights`."""
+        self.model, self.policy = model, policy
+        self.weights = parallel.Weights(model, policy, self.world, entry)
+        self.optimizer = optimizer.make(model, self.settings.optimizer)
+
+    def layouts(self, rows: Rows) -> list[Layout]:
+        """Layouts of all rows within the token budget; what rows share is computed once where it pays.
+
+        After a shared prefix each block runs twice, which blocks that are recomputed or sharded do not allow.
+        """
+        shares = getattr(self.settings, "share_prefixes", True)
+        prefixes = self.policy.takes_prefixes and self.world.size == 1 and not self.settings.gradient_checkpointing
+        return best_layouts(
+            rows.tokens, rows.mask, torch.arange(len(rows.tokens)), self.settings.micro_batch_tokens,
+            allow_trees=shares and self.policy.takes_masks, allow_prefixes=shares and prefixes,
+        )  # fmt: skip
+
+    def passes(
+        self, parts: Iterable[Sequence[int]], rows_of: Callable[[Sequence[int]], R]
+    ) -> Iterator[tuple[Pass[R], bool]]:
+        """This process's passes, as many as every other's, and of each whether it counts: False for a repeat.
 
         Args:
-            policy: what its forward passes go through.
+            parts: items by the pass that they go through; divided further until every process has a part and a part has one layout,
+                where there are several processes.
+            rows_of: the rows of some items.
         """
-        self.model, self.policy = model, policy
-        self.weights = parallel.Weights(model, policy, self.world)
-        self.optimizer = optimizer.make(model, self.settings.optimizer)
+        divided = [list(part) for part in parts]
+        while len(divided) < self.world.size and max(map(len, divided), default=0) > 1:
+            largest = max(range(len(divided)), key=lambda number: len(divided[number]))
+            divided[largest : largest + 1] = _halves(divided[largest])
+        return self.world.share_evenly(self._passes(divided, rows_of))
+
+    def _passes(self, parts: Iterable[list[int]], rows_of: Callable[[Sequence[int]], R]) -> Iterator[Pass[R]]:
+        for part in parts:
+            rows = rows_of(part)
+            layouts = self.layouts(rows)
+            if self.world.size == 1 or len(layouts) == 1:
+                yield Pass(part, rows, layouts)
+            elif len(part) > 1:
+                yield from self._passes(_halves(part), rows_of)
+            else:
+                every = torch.arange(len(rows.tokens))
+                yield Pass(part, rows, list(padded_layouts(rows.tokens, rows.mask, every, rows.tokens.numel())))
 
     def schedule(self, rows: int, per_step: int, updates: int = 1) -> None:
         """Set the number of steps, and with it the learning rate's schedule.
@@ -104,6 +170,11 @@ class FixedDataLoop(Loop):
     def selected(self, state: dict[str, Any]) -> None:
         """Its held-out loss is that of the weights."""
         self.last_heldout_loss = state["heldout"]
+
+
+def _halves(items: list[int]) -> tuple[list[int], list[int]]:
+    middle = (len(items) + 1) // 2
+    return items[:middle], items[middle:]
 
 
 class Epochs:

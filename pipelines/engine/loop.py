@@ -45,6 +45,8 @@ class Loop:
     """The recipe's name for the kind of stage, for messages."""
     dropout: ClassVar[bool] = False
     """Whether the network keeps its dropout."""
+    world = parallel.World()
+    """The processes of the run."""
     weights: parallel.Weights
     optimizer: torch.optim.Optimizer
     stepper: Stepper

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 
 Item = TypeVar("Item")
+Number = TypeVar("Number", float, Tensor)
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,21 @@ class World:
         dist.all_gather_object(values, value)
         return values
 
+    def total(self, value: Number) -> Number:
+        """The sum of a number, or of a tensor of one shape, over all processes, the same on each; every process must call."""
+        if self.size == 1:
+            return value
+        first, *others = self.gather(value.cpu() if isinstance(value, Tensor) else value)
+        return sum(others, first)
+
     def share(self, items: Sequence[Any]) -> list[Any]:
         """This process's shard of a list that all processes hold."""
         return list(items[self.rank :: self.size])
+
+    def joined(self, shard: Sequence[Item]) -> list[Item]:
+        """The list of which each process has its `share`; every process must call."""
+        shards = self.gather(list(shard))
+        return [shards[place % self.size][place // self.size] for place in range(sum(map(len, shards)))]
 
     def share_evenly(self, items: Iterable[Item]) -> Iterator[tuple[Item, bool]]:
         """This process's shard, as long as every other's, and of each item whether it counts: False for a repeat.
@@ -109,12 +122,13 @@ class Weights:
 
     Args:
         model: a causal LM or a peft wrapper of one, on its device.
-        policy: what every training pass goes through: its scorer holds all parameters of the model.
+        policy: the blocks that are sharded one by one.
         world: the processes.
+        entry: what every training pass goes through, with all parameters of the model; default: the policy's scorer.
     """
 
-    def __init__(self, model: Any, policy: Policy, world: World) -> None:
-        self.model, self.world = model, world
+    def __init__(self, model: Any, policy: Policy, world: World, entry: Any = None) -> None:
+        self.model, self.world, self.entry = model, world, policy.scorer if entry is None else entry
         self.full = model
         """The weights that decoding reads: the model itself, or a full copy that `refresh` updates."""
         if world.size > 1:
@@ -125,18 +139,25 @@ class Weights:
             mesh = init_device_mesh(next(model.parameters()).device.type, (world.size,))
             for layer in policy.layers:
                 fully_shard(layer, mesh=mesh)
-            fully_shard(policy.scorer, mesh=mesh)
+            fully_shard(self.entry, mesh=mesh)
+
+    def _trained(self) -> dict[str, Any]:
+        """The weights by name, each as its shard where they are sharded."""
+        if self.world.size > 1:
+            self.entry.reshard()  # a pass without gradient leaves what is not in a block whole
+        return dict(self.model.named_parameters())
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Update the full copy; every process must call."""
         if self.world.size > 1:
-            sharded = dict(self.model.named_parameters())
+            sharded = self._trained()
             for name, weight in self.full.named_parameters():
                 weight.copy_(_full(sharded[name]))
 
     def state(self) -> dict[str, Tensor]:
         """What training changes: all weights, or the adapters alone under LoRA. Every process must call; the first has the values."""
+        self._trained()
         return each_tensor(trainable_state(self.model), _for_commit)
 
     @torch.no_grad()
@@ -147,7 +168,7 @@ class Weights:
             ModelError: it is of another model.
         """
         check_names(self.model, state)
-        trained = dict(self.model.named_parameters())
+        trained = self._trained()
         for name, value in state.items():
             trained[name].copy_(_like(value, trained[name]))
         self.refresh()

@@ -27,131 +27,17 @@ from pipelines.data.records import Stop
 from pipelines.engine import model_files, models, user_latent
 from pipelines.engine.answers import Answers
 from pipelines.engine.critiques import CritiqueSampler, critique_prompt, language_model
-from pipelines.engine.layout import Layout, best_layouts
+from pipelines.engine.layout import Layout
 from pipelines.engine.masks import MaskForm
 from pipelines.engine.models import autocast
-from pipelines.engine.policy import Policy, hidden_states
+from pipelines.engine.policy import hidden_states
+from pipelines.engine.reward_network import RewardNetwork
 from pipelines.engine.user_latent import UserLatent
 from pipelines.recipe.model_path import CLASSIFIER
 
 HEADS, LANGUAGE_HEAD, USERS, ABOUT = (
     "heads.safetensors", "language_head.safetensors", "users.safetensors", "whetstone.json",
 )  # fmt: skip
-
-
-class RewardNetwork(torch.nn.Module):
-    """A causal LM, or a peft wrapper of one, with scalar heads over its last hidden state.
-
-    The heads start from the family's own initial distribution, by `seed`. Weights that neither the heads nor the text loss need are
-    frozen.
-
-    Args:
-        model: its language head stays, for losses on text.
-        heads: how many.
-        text: whether the language head is trained.
-        dtype: as in `Policy`; the heads compute in float32.
-        users: size of a latent per user and of its MLPs, where scores depend on one.
-    """
-
-    def __init__(
-        self,
-        model: Any,
-        heads: int,
-        *,
-        seed: int,
-        text: bool,
-        dtype: str = "float32",
-        users: tuple[int, int] | None = None,
-    ) -> None:
-        super().__init__()
-        self.model = model
-        policy = Policy(model, Sampling(), dtype=dtype)
-        self._policy = [policy]  # in a list: not a sub-module
-        width = policy.head.in_features
-        spread = getattr(policy.config, "initializer_range", 0.02)
-        draw = torch.Generator().manual_seed(seed)
-        self.heads = torch.nn.Linear(width, heads, bias=False)
-        with torch.no_grad():
-            self.heads.weight.copy_(torch.randn(heads, width, generator=draw) * spread)
-        self.heads.to(policy.device)
-        self.users = None if users is None else UserLatent(width, *users, seed=seed).to(policy.device)
-        tied = policy.head.weight is policy.causal.get_input_embeddings().weight
-        if not text and not tied:
-            policy.head.requires_grad_(False)
-
-    @property
-    def policy(self) -> Policy:
-        """The language model's side."""
-        return self._policy[0]
-
-    def scores(
-        self,
-        answers: Answers,
-        budget: int,
-        *,
-        text: bool = False,
-        prefixes: bool = True,
-        latents: Tensor | None = None,
-    ) -> tuple[Tensor, Tensor | None]:
-        """Rewards of all rows, float32 [B, heads], and with `text` the log-probabilities (nats) of their answers, [B]; on the CPU.
-
-        Gradients flow through both.
-
-        Args:
-            latents: of each row's user, float32 [B, size].
-        """
-        policy, count = self.policy, len(answers.tokens)
-        rewards = torch.zeros(count, self.heads.out_features)
-        logps = torch.zeros(count) if text else None
-        for layout in answers.layouts(budget, trees=policy.takes_masks, prefixes=prefixes and policy.takes_prefixes):
-            with autocast(policy.dtype, policy.device):
-                hidden = hidden_states(policy.decoder, layout, policy.device, policy.mask_form)
-            row, last = answers.where(layout)
-            ends = hidden[last].float()
-            values = self.heads(ends)
-            if latents is not None and self.users is not None:
-                values = values + self.users.gain(ends, latents[row[last]].to(ends.device))[:, None]
-            rewards = rewards.index_put((row[last],), values.cpu(), accumulate=True)
-            if logps is not None:
-                chosen = answers.tokens.flatten()[layout.target[~last]]
-                logp, _ = policy.score_hidden(hidden[~last], chosen)
-                logps = logps.index_add(0, row[~last], logp.cpu())
-        return rewards, logps
-
-    def scores_at(self, tokens: Tensor, places: Tensor, budget: int, *, prefixes: bool = True) -> Tensor:
-        """Rewards read at tokens within rows, float32 [M, heads] on the CPU, row by row; gradients flow.
-
-        Args:
-            tokens: int64 [B, T], padded on the right.
-            places: bool [B, T], the M tokens that are read; at least one in each row.
-        """
-        policy = self.policy
-        # A layout's scored token is predicted by the place before it, which is the one that is read.
-        read_before = torch.nn.functional.pad(places, (1, 0))
-        padded = torch.nn.functional.pad(tokens, (0, 1))
-        number = read_before.flatten().cumsum(0) - 1
-        rewards = torch.zeros(int(places.sum()), self.heads.out_features)
-        layouts = best_layouts(
-            padded, read_before, torch.arange(len(tokens)), budget,
-            allow_trees=policy.takes_masks, allow_prefixes=prefixes and policy.takes_prefixes,
-        )  # fmt: skip
-        for layout in layouts:
-            with autocast(policy.dtype, policy.device):
-                hidden = hidden_states(policy.decoder, layout, policy.device, policy.mask_form)
-            rewards = rewards.index_put((number[layout.target],), self.heads(hidden.float()).cpu(), accumulate=True)
-        return rewards
-
-    @torch.no_grad()
-    def ends(self, answers: Answers, budget: int) -> Tensor:
-        """Hidden states at the answers' ends, float32 [B, width] on the device."""
-        policy = self.policy
-        hidden_at_end = torch.zeros(len(answers.tokens), self.heads.in_features, device=policy.device)
-        for layout in answers.layouts(budget, trees=policy.takes_masks, prefixes=policy.takes_prefixes):
-            with autocast(policy.dtype, policy.device):
-                hidden = hidden_states(policy.decoder, layout, policy.device, policy.mask_form)
-            row, last = answers.where(layout)
-            hidden_at_end[row[last].to(policy.device)] = hidden[last].float()
-        return hidden_at_end
 
 
 def save(

@@ -55,6 +55,28 @@ class Examples:
         return len(self.tokens) - 1
 
 
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Some rows of a split, for a forward pass."""
+
+    tokens: Tensor
+    """int64 [B, T], padded on the right."""
+    mask: Tensor
+    """bool [B, T], the answers' tokens."""
+
+    @classmethod
+    def of(cls, examples: Examples, rows: Sequence[int], pad: int) -> Answers:
+        """The rows of these numbers."""
+        width = max(len(examples.tokens[row]) for row in rows)
+        tokens = torch.full((len(rows), width), pad, dtype=torch.int64)
+        mask = torch.zeros(len(rows), width, dtype=torch.bool)
+        for place, row in enumerate(rows):
+            ids = examples.tokens[row]
+            tokens[place, : len(ids)] = torch.tensor(ids)
+            mask[place, examples.start[row] : len(ids)] = True
+        return cls(tokens, mask)
+
+
 @dataclass
 class Reader:
     """Reads splits of a curated folder.

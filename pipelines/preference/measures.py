@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -104,6 +104,15 @@ class Tally:
             self._sum("rewards/margin", rewards[0] - rewards[1])
             self._sum("accuracy", (rewards[0] > rewards[1]).float())
             self._of_rankings(columns, both)
+
+    def merged(self, others: Sequence[Tally]) -> Tally:
+        """The sums of this and of other processes' passes."""
+        total = replace(self, sums=dict(self.sums))
+        for other in others:
+            total.loss, total.sft = total.loss + other.loss, total.sft + other.sft
+            for name, (value, weight) in other.sums.items():
+                total._add(name, value, weight)
+        return total
 
     def _of_rankings(
         self, columns: Mapping[str, Any], both: tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +15,9 @@ from torch import Tensor
 from pipelines.base.files import REPORT, write_atomic
 from pipelines.contract.catalogue import bind
 from pipelines.engine import models
-from pipelines.engine.fixed_data import HELDOUT, Epochs, FixedDataLoop
-from pipelines.engine.layout import best_layouts
+from pipelines.engine.fixed_data import HELDOUT, Epochs, FixedDataLoop, Pass
 from pipelines.preference import measures
-from pipelines.preference.examples import Examples, Reader, epoch_order, passes
+from pipelines.preference.examples import Answers, Examples, Reader, epoch_order, passes
 from pipelines.preference.settings import Preference
 
 SLOT, CARD = "preference.loss", "card.md"
@@ -85,45 +86,36 @@ class Trainer(FixedDataLoop):
     def _score_all(self, examples: Examples, items: Sequence[int], split: str) -> Tensor:
         """Log-probabilities of the items' answers, and of those to other prompts, float32 [R]; NaN for the other rows."""
         self.model.eval()
-        scores = torch.full((len(examples.tokens),), float("nan"))
+        scored: list[tuple[list[int], Tensor]] = []
+        kinds = [partial(_answers, examples), partial(_unrelated, examples)][: 1 + bool(examples.unrelated)]
         done = 0
-        for part in passes(examples, items, self.settings.micro_batch_tokens):
-            for rows in self._rows_of(examples, part):
-                scores[rows] = self.log_probs(examples, rows)[0].cpu()
-            done += len(part)
-            self.report.progress(done, len(items), f"reference log-probs of {split}", unit="item")
+        for rows_of in kinds:
+            for micro_batch, _ in self._passes_of(examples, items, rows_of):
+                scored.append((rows_of(micro_batch.items), self._log_probs(micro_batch).cpu()))
+                done += len(micro_batch.items) * self.world.size
+                progress = min(done // len(kinds), len(items))
+                self.report.progress(progress, len(items), f"reference log-probs of {split}", unit="item")
+        scores = torch.full((len(examples.tokens),), float("nan"))
+        for rows, logp in chain.from_iterable(self.world.gather(scored)):
+            scores[rows] = logp
         return scores
 
-    @staticmethod
-    def _rows_of(examples: Examples, items: Sequence[int]) -> list[list[int]]:
-        """The answers of items, and where there are such, their prompts with other answers."""
-        rows = [row for item in items for row in examples.items[item]]
-        return [rows, [examples.unrelated[item] for item in items]] if examples.unrelated else [rows]
+    def _passes_of(
+        self, examples: Examples, items: Sequence[int], rows_of: Callable[[Sequence[int]], list[int]]
+    ) -> Iterator[tuple[Pass[Answers], bool]]:
+        """This process's passes over rows of the items."""
+        parts = passes(examples, items, self.settings.micro_batch_tokens)
+        pad = self.tokenizer.pad_token_id
+        return self.passes(parts, lambda part: Answers.of(examples, rows_of(part), pad))
 
-    def log_probs(self, examples: Examples, rows: Sequence[int]) -> tuple[Tensor, int, int]:
-        """Log-probability of each row's answer, float32 [rows], with gradient where it is enabled.
-
-        Returns:
-            them; tokens of the forward passes, padding included; those that are not padding.
-        """
-        width = max(len(examples.tokens[row]) for row in rows)
-        tokens = torch.full((len(rows), width), self.tokenizer.pad_token_id, dtype=torch.int64)
-        mask = torch.zeros(len(rows), width, dtype=torch.bool)
-        for place, row in enumerate(rows):
-            ids = examples.tokens[row]
-            tokens[place, : len(ids)] = torch.tensor(ids)
-            mask[place, examples.start[row] : len(ids)] = True
-        share = self.settings.share_prefixes
-        layouts = best_layouts(
-            tokens, mask, torch.arange(len(rows)), self.settings.micro_batch_tokens,
-            allow_trees=share and self.policy.takes_masks, allow_prefixes=share and self.policy.takes_prefixes,
-        )  # fmt: skip
+    def _log_probs(self, micro_batch: Pass[Answers]) -> Tensor:
+        """Log-probability of each answer, float32 [B], with gradient where it is enabled."""
+        tokens = micro_batch.rows.tokens
         by_place = torch.zeros(tokens.numel(), device=self.device)
-        for layout in layouts:
+        for layout in micro_batch.layouts:
             logp, _ = self.policy.score(layout, tokens.flatten()[layout.target])
             by_place = by_place.scatter(0, layout.target.to(self.device), logp)
-        size, used = sum(layout.size for layout in layouts), sum(layout.used for layout in layouts)
-        return by_place.view(tokens.shape).sum(1), size, used
+        return by_place.view(tokens.shape).sum(1)
 
     def make_step(self, step: int) -> dict[str, float]:
         """One update."""
@@ -164,27 +156,25 @@ class Trainer(FixedDataLoop):
         self, examples: Examples, items: Sequence[int], split: str, *, backward: bool
     ) -> tuple[measures.Tally, int, int]:
         """The loss of some items together, a forward pass at a time, with its gradient where it is asked for."""
-        parts = passes(examples, items, self.settings.micro_batch_tokens)
         reference = self.reference.get(split)
-        step = self._of_step(examples, items, parts, reference)
+        step = self._of_step(examples, items, reference)
         tally = measures.Tally(count=len(items), beta=float(self.loss.settings.get("beta", 1.0)), labels=self.labels)
         size = used = 0
-        for part in parts:
-            rows = [row for item in part for row in examples.items[item]]
-            logp, part_size, part_used = self.log_probs(examples, rows)
-            columns = self._columns(examples, part, logp, reference) | step
+        for micro_batch, counts in self._passes_of(examples, items, partial(_answers, examples)):
+            columns = self._columns(examples, micro_batch.items, self._log_probs(micro_batch), reference) | step
             losses = self.loss(columns)
             sft = -measures.chosen(columns)[0].sum() / step["chosen_tokens"]
             loss = losses.sum() / len(items) + self.settings.sft_weight * sft
             if backward:
-                loss.backward()
-            tally.add(columns, losses.detach(), sft.detach(), loss.detach())
-            size, used = size + part_size, used + part_used
-        return tally, size, used
+                (loss * counts * self.world.size).backward()  # gradients are averaged over processes
+            if counts:
+                tally.add(columns, losses.detach(), sft.detach(), loss.detach())
+                size += sum(layout.size for layout in micro_batch.layouts)
+                used += sum(layout.used for layout in micro_batch.layouts)
+        tallies, sizes, uses = zip(*self.world.gather((tally, size, used)), strict=True)
+        return tallies[0].merged(tallies[1:]), sum(sizes), sum(uses)
 
-    def _of_step(
-        self, examples: Examples, items: Sequence[int], parts: list[list[int]], reference: Tensor | None
-    ) -> dict[str, Any]:
+    def _of_step(self, examples: Examples, items: Sequence[int], reference: Tensor | None) -> dict[str, Any]:
         """Values of the whole step, that each pass of it needs."""
         desirable = [
             examples.length(examples.items[item][0])
@@ -197,9 +187,10 @@ class Trainer(FixedDataLoop):
             assert reference is not None
             total = torch.zeros((), device=self.device)
             with torch.no_grad():
-                for part in parts:
-                    rows = [examples.unrelated[item] for item in part]
-                    total += (self.log_probs(examples, rows)[0] - reference[rows].to(self.device)).sum()
+                for micro_batch, counts in self._passes_of(examples, items, partial(_unrelated, examples)):
+                    before = reference[_unrelated(examples, micro_batch.items)].to(self.device)
+                    total += (self._log_probs(micro_batch) - before).sum() * counts
+            total = self.world.total(total).to(self.device)
             step["kl"] = (total / len(items)).clamp(min=0)
         return step
 
@@ -233,6 +224,8 @@ class Trainer(FixedDataLoop):
         if self.measures and self.settings.checkpoint_selection == "best":
             self.measure()  # the last measurement was of other weights
         super().save()
+        if self.world.rank > 0:
+            return
         described = {
             "loss": self.loss.name, "items": len(self.examples), "held-out items": len(self._heldout_items()), "steps": self.total,
         }  # fmt: skip
@@ -241,3 +234,13 @@ class Trainer(FixedDataLoop):
     def about(self) -> dict[str, Any]:
         """A system prompt that the model was trained with goes on with it."""
         return super().about() | ({"system_prompt": self.system} if self.system else {})
+
+
+def _answers(examples: Examples, items: Sequence[int]) -> list[int]:
+    """The items' answers, as rows."""
+    return [row for item in items for row in examples.items[item]]
+
+
+def _unrelated(examples: Examples, items: Sequence[int]) -> list[int]:
+    """The rows of the items' prompts with other answers."""
+    return [examples.unrelated[item] for item in items]

@@ -130,8 +130,6 @@ class Sft(FixedDataSettings):
     """Length of a packed row; longer conversations are dropped and counted."""
     packing: bool = True
     optimizer: Optimizer = Optimizer(learning_rate=2e-5)
-    processes: int = Field(1, ge=1, le=100_000)
-    """Processes of the stage, one per GPU: weights sharded with FSDP2, forward passes shared between them."""
 
     @model_validator(mode="after")
     def _rows(self) -> Sft:

@@ -95,6 +95,8 @@ class FixedDataSettings(TrainSettings):
     """Tokens of a row; longer ones are dropped and counted."""
     evaluate_every: int = Field(50, ge=1)
     """Steps between measurements on the held-out rows."""
+    processes: int = Field(1, ge=1, le=100_000)
+    """Processes of the stage, one per GPU: weights sharded with FSDP2, forward passes shared between them."""
     commit: Commit = Commit(every=20)
     monitors: Parts = MONITORS_OF_FIXED_DATA
 

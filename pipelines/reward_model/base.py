@@ -10,8 +10,9 @@ from typing import Any, TypeVar
 
 from pipelines.base.errors import DataError
 from pipelines.base.files import REPORT, write_atomic
-from pipelines.engine import models, reward_model
+from pipelines.engine import models
 from pipelines.engine.fixed_data import Epochs, FixedDataLoop
+from pipelines.engine.reward_network import RewardNetwork
 from pipelines.reward_model import card
 from pipelines.reward_model.kind import bound_loss
 from pipelines.reward_model.pack import Example
@@ -45,10 +46,8 @@ class RewardTrainer(FixedDataLoop):
     def load_heads(self, heads: int, *, text: bool, users: tuple[int, int] | None = None) -> None:
         """The starting model with its heads, and the optimizer; arguments as in `RewardNetwork`."""
         causal = self.load_network().train(self.settings.gradient_checkpointing)
-        model = reward_model.RewardNetwork(
-            causal, heads, seed=self.seed, text=text, dtype=self.model_settings.dtype, users=users
-        )
-        self.optimise(model, model.policy)
+        model = RewardNetwork(causal, heads, seed=self.seed, text=text, dtype=self.model_settings.dtype, users=users)
+        self.optimise(model, model.policy, entry=model)
 
     def plan_steps(self, count: int) -> None:
         """Passes over `count` examples, each in an order of its own, and the number of steps that they make."""

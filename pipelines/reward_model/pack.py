@@ -177,10 +177,14 @@ def chunks(examples: Sequence[Example], budget: int) -> Iterator[list[int]]:
 
 def answers(pairs: Sequence[Tokens], pad: int) -> tuple[Answers, Tensor]:
     """The turns of the chosen answers, then those of the rejected ones; and the answer of each, int64, from 0 to 2P - 1."""
+    rows = [passage for side in (0, 1) for pair in pairs for passage in pair.passages[side]]
+    return Answers.of([ids for ids, _ in rows], [start for _, start in rows], pad), owners(pairs)
+
+
+def owners(pairs: Sequence[Tokens]) -> Tensor:
+    """The answer of each of these rows."""
     sides = [pair.passages[side] for side in (0, 1) for pair in pairs]
-    rows = [passage for passages in sides for passage in passages]
-    owner = torch.tensor([number for number, passages in enumerate(sides) for _ in passages])
-    return Answers.of([ids for ids, _ in rows], [start for _, start in rows], pad), owner
+    return torch.tensor([number for number, passages in enumerate(sides) for _ in passages])
 
 
 def data_columns(pairs: Sequence[Tokens], indices: Sequence[int]) -> dict[str, Tensor]:

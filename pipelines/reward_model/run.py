@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,15 @@ from pipelines.base.errors import DataError
 from pipelines.data import dataset, pairs
 from pipelines.data.records import Stop
 from pipelines.engine import reward_model
+from pipelines.engine.answers import Answers
 from pipelines.engine.critiques import CritiqueSampler
-from pipelines.engine.fixed_data import HELDOUT
+from pipelines.engine.fixed_data import HELDOUT, Pass
+from pipelines.engine.user_latent import UserLatent
 from pipelines.reward_model import card
 from pipelines.reward_model.base import HELDOUT_EXAMPLES, RewardTrainer
 from pipelines.reward_model.kind import ANSWER_TEXT, CRITIQUE_TEXT, LENGTH_HEAD
-from pipelines.reward_model.pack import Tokens, answers, chunks, critique_tokens, data_columns, tokens_of
-from pipelines.reward_model.scores import DISTANCES, Scores, joined, prior_distance, shares_of
+from pipelines.reward_model.pack import Tokens, answers, chunks, critique_tokens, data_columns, owners, tokens_of
+from pipelines.reward_model.scores import DISTANCES, Scores, by_place, prior_distance, shares_of
 from pipelines.reward_model.users import Context, UserPairs
 
 
@@ -102,7 +105,11 @@ class Trainer(RewardTrainer):
         if not rows:
             return torch.zeros(0, 2, self.model.heads.in_features, device=self.device)
         packed, _ = answers(rows, self.tokenizer.pad_token_id)
-        return torch.stack(self.model.ends(packed, self.settings.micro_batch_tokens).chunk(2), 1)
+        own = list(self.model.ends(packed, (layout for layout, _ in self.world.share_evenly(self.layouts(packed)))))
+        ends = torch.zeros(len(packed.tokens), self.model.heads.in_features)
+        for row, hidden in chain.from_iterable(self.world.gather(own)):
+            ends[row] = hidden
+        return torch.stack(ends.to(self.device).chunk(2), 1)
 
     def _context(self, batch: Sequence[Tokens], step: int | None) -> Context | None:
         """What the latents of the pairs' users are inferred from; None where rewards depend on no user."""
@@ -115,9 +122,12 @@ class Trainer(RewardTrainer):
         critique = self.settings.critique
         if critique is None or not rows:
             return []
-        writer = CritiqueSampler(self.policy.causal, self.tokenizer, dtype=self.model_settings.dtype)
+        full = self.weights.full.policy.causal
+        writer = CritiqueSampler(full, self.tokenizer, dtype=self.model_settings.dtype)
         prefixes = [ids for pair in rows for ids in (pair.chosen, pair.rejected)]
-        drawn = [each[0] for each in writer.write(prefixes, 1, critique.sampling, seed=self.seed)]
+        shard = self.world.share(prefixes)
+        own = writer.write(shard, 1, critique.sampling, seed=self.seed) if shard else []
+        drawn = [each[0] for each in self.world.joined(own)]
         cut = sum(each.stop == Stop.LENGTH for each in drawn)
         if cut:
             self.report.event(
@@ -151,26 +161,48 @@ class Trainer(RewardTrainer):
         seconds = time.perf_counter() - began
         return metrics | {"time/step_s": seconds, "tokens/per_s": tokens / seconds}
 
-    def _scores(self, batch: Sequence[Tokens], latents: Tensor | None = None) -> Scores:
-        """Of the chosen answers, then the rejected ones.
+    def _passes_of(self, batch: Sequence[Tokens]) -> Iterator[tuple[Pass[Answers], bool]]:
+        """This process's passes over places of the batch."""
+        pad = self.tokenizer.pad_token_id
+        parts = chunks(batch, self.settings.micro_batch_tokens)
+        return self.passes(parts, lambda part: answers([batch[i] for i in part], pad)[0])
+
+    def _scores(self, batch: Sequence[Tokens], micro_batch: Pass[Answers], context: Context | None = None) -> Scores:
+        """Of the chosen answers of a pass, then of the rejected ones.
 
         An answer of several turns has the sum over its turns, each read at its end.
 
         Args:
-            latents: of the pairs' users, [P, size].
+            batch: what the pass's items are places in.
+            context: what the latents of the batch's users are inferred from.
         """
-        packed, owner = answers(batch, self.tokenizer.pad_token_id)
-        rewards, logps = self.model.scores(
-            packed,
-            self.settings.micro_batch_tokens,
-            text=self.text,
-            prefixes=not self.settings.gradient_checkpointing,
-            latents=None if latents is None else latents.repeat(2, 1)[owner],
+        some = [batch[i] for i in micro_batch.items]
+        owner = owners(some)
+
+        def users(encoder: UserLatent) -> tuple[Tensor, Tensor]:
+            assert context is not None
+            latents, divergence = context.of(micro_batch.items).latents(encoder)
+            return latents.repeat(2, 1)[owner], divergence
+
+        scored = self.model.read_ends(
+            micro_batch.rows, micro_batch.layouts, text=self.text, users=None if context is None else users
         )
-        count = 2 * len(batch)
+        rewards, logps, count = scored.rewards, scored.logps, 2 * len(some)
         summed = torch.zeros(count, rewards.shape[1]).index_add(0, owner, rewards)
-        distances = prior_distance(rewards, summed, owner, shares_of(batch)) if self.shares_turns else None
-        return Scores(summed, None if logps is None else torch.zeros(count).index_add(0, owner, logps), distances)
+        distances = prior_distance(rewards, summed, owner, shares_of(some)) if self.shares_turns else None
+        answered = None if logps is None else torch.zeros(count).index_add(0, owner, logps)
+        return Scores(summed, answered, distances, scored.divergence, scored.cosine)
+
+    def _all_scores(self, batch: Sequence[Tokens], context: Context | None = None) -> Scores:
+        """Of the chosen answers of the batch, then of the rejected ones, without gradient, the same on every process."""
+        own: list[tuple[list[int], dict[str, Tensor]]] = []
+        cosine = None
+        with torch.no_grad():
+            for micro_batch, _ in self._passes_of(batch):
+                scores = self._scores(batch, micro_batch, context)
+                own.append((micro_batch.items, scores.columns))
+                cosine = scores.cosine
+        return Scores.of_columns(by_place(chain.from_iterable(self.world.gather(own)), len(batch)), cosine)
 
     def _columns(
         self,
@@ -178,12 +210,14 @@ class Trainer(RewardTrainer):
         indices: Sequence[int],
         scores: Scores,
         *,
+        step: int,
         with_reference: bool = True,
     ) -> list[dict[str, Any]]:
         """The columns for each head that has a loss.
 
         Args:
             indices: places in the training split; -1 for held-out pairs.
+            step: how far training has come.
         """
         rewards, logps = scores.rewards, scores.logps
         shared: dict[str, Any] = dict(data_columns(batch, indices))
@@ -195,10 +229,11 @@ class Trainer(RewardTrainer):
             rows = self.reference["train"][list(indices)] if trained else self.reference["heldout"]
             shared["chosen_logp_ref"], shared["rejected_logp_ref"] = rows.unbind(1)
         if self.two_heads:
-            first, second = self.model.heads.weight
-            shared["head_cosine"] = torch.nn.functional.cosine_similarity(first, second, dim=0).cpu()
+            shared["head_cosine"] = scores.cosine
             shared["chosen_length_reward"], shared["rejected_length_reward"] = rewards[:, 1].chunk(2)
             rewards = rewards[:, :1]
+        if scores.divergence is not None:
+            shared |= {"latent_kl": scores.divergence, "progress": torch.tensor(step / self.total)}
         columns = []
         for number, head in enumerate(rewards.unbind(1)):
             chosen, rejected = head.chunk(2)
@@ -208,13 +243,6 @@ class Trainer(RewardTrainer):
             columns.append(shared | own)
         return columns
 
-    def _with_users(self, columns: list[dict[str, Any]], divergence: Tensor | None, step: int) -> list[dict[str, Any]]:
-        """The columns with the KL of the users' latents, [P]."""
-        if divergence is None:
-            return columns
-        users = {"latent_kl": divergence.cpu(), "progress": torch.tensor(step / self.total)}
-        return [each | users for each in columns]
-
     def _loss(self, columns: list[dict[str, Any]]) -> Tensor:
         """Loss of each pair, mean over the heads, float32 [P]."""
         return torch.stack([self.loss(each) for each in columns]).mean(0)
@@ -223,43 +251,42 @@ class Trainer(RewardTrainer):
         """Gradient of a loss that is a mean over pairs, some pairs at a time; the loss, and the rewards [2P, heads] of the batch."""
         total = 0.0
         context = self._context(batch, step)
-        scored = []
-        for part in chunks(batch, self.settings.micro_batch_tokens):
-            some = [batch[i] for i in part]
-            latents, divergence = (None, None) if context is None else context.of(part).latents(self.model.users)
-            scores = self._scores(some, latents)
-            columns = self._columns(some, [indices[i] for i in part], scores)
-            loss = self._loss(self._with_users(columns, divergence, step)).sum() / len(batch)
-            loss.backward()
+        own: list[tuple[list[int], dict[str, Tensor]]] = []
+        for micro_batch, counts in self._passes_of(batch):
+            scores = self._scores(batch, micro_batch, context)
+            places = [indices[i] for i in micro_batch.items]
+            columns = self._columns([batch[i] for i in micro_batch.items], places, scores, step=step)
+            loss = self._loss(columns).sum() / len(batch) * counts
+            (loss * self.world.size).backward()  # gradients are averaged over processes
             total += float(loss.detach())
-            scored.append(scores.rewards.detach())
-        return total, joined(scored)
+            own.append((micro_batch.items, {"rewards": scores.columns["rewards"].detach()}))
+        scored = by_place(chain.from_iterable(self.world.gather(own)), len(batch))
+        return self.world.total(total), Scores.of_columns(scored, None).rewards
 
     def _coupled(self, batch: Sequence[Tokens], indices: Sequence[int]) -> tuple[float, Tensor]:
         """As `_summed`, for a loss that couples pairs: its derivatives by the scores first, then these as factors (2101.06983)."""
-        parts = list(chunks(batch, self.settings.micro_batch_tokens))
-        with torch.no_grad():
-            rewards = joined([self._scores([batch[i] for i in part]).rewards for part in parts])
-        free = rewards.requires_grad_()
-        loss = self._loss(self._columns(batch, indices, Scores(free))).mean()
+        known = self._all_scores(batch)
+        free = known.rewards.requires_grad_()
+        cosine = None if known.cosine is None else known.cosine.requires_grad_()
+        loss = self._loss(self._columns(batch, indices, Scores(free, cosine=cosine), step=0)).mean()
         loss.backward()
         assert free.grad is not None
-        for part in parts:  # pairs keep their order, so a place in the batch is one among the rewards
-            factors = free.grad[[*part, *(len(batch) + i for i in part)]]
-            (self._scores([batch[i] for i in part]).rewards * factors).sum().backward()
-        return float(loss.detach()), rewards.detach()
+        for micro_batch, counts in self._passes_of(batch):
+            scores = self._scores(batch, micro_batch)
+            factors = free.grad[[*micro_batch.items, *(len(batch) + i for i in micro_batch.items)]]
+            pull = (scores.rewards * factors).sum()
+            if cosine is not None and cosine.grad is not None and scores.cosine is not None:
+                pull = pull + scores.cosine * cosine.grad * len(micro_batch.items) / len(batch)
+            (pull * counts * self.world.size).backward()
+        return float(loss.detach()), free.detach()
 
     @torch.no_grad()
     def _all_columns(
         self, batch: Sequence[Tokens], indices: Sequence[int], *, with_reference: bool = True
     ) -> list[dict[str, Any]]:
         """The columns of many pairs, without gradient, for each head."""
-        parts = chunks(batch, self.settings.micro_batch_tokens)
-        context = self._context(batch, None)
-        latents, divergence = (None, None) if context is None else context.latents(self.model.users)
-        scored = [self._scores([batch[i] for i in part], None if latents is None else latents[part]) for part in parts]
-        columns = self._columns(batch, indices, Scores.joined(scored), with_reference=with_reference)
-        return self._with_users(columns, divergence, self.total)
+        scores = self._all_scores(batch, self._context(batch, None))
+        return self._columns(batch, indices, scores, step=self.total, with_reference=with_reference)
 
     def measure(self) -> dict[str, float]:
         """Loss, accuracy and the card's other metrics of the held-out pairs, by the mean of the heads."""
@@ -302,10 +329,14 @@ class Trainer(RewardTrainer):
         scores = torch.stack([torch.cat([each["chosen_reward"], each["rejected_reward"]]) for each in columns])
         self.final = self._card(columns) if self.heldout else {}
         critique, latents, users = self.settings.critique, None, {}
-        if self.user_pairs is not None and self.model.users is not None:
-            context = self.user_pairs.of_users(self.model.users.size).to(self.device)
+        self.weights.refresh()
+        network = self.weights.full
+        if self.user_pairs is not None and network.users is not None:
+            context = self.user_pairs.of_users(network.users.size).to(self.device)
             with torch.no_grad():
-                latents, users = context.latents(self.model.users)[0], {"users": self.user_pairs.trained}
+                latents, users = context.latents(network.users)[0], {"users": self.user_pairs.trained}
+        if self.world.rank > 0:
+            return
         about = {
             **self.about(), "score_mean": scores.mean(1).tolist(), "score_std": scores.std(1, correction=0).tolist(),
             **({"critique": critique.model_dump(exclude={"source"})} if critique else {}), **users,
@@ -313,7 +344,7 @@ class Trainer(RewardTrainer):
         lora = self.settings.lora is not None
         folder = self.out / "model"
         reward_model.save(
-            self.model, self.tokenizer, folder, about, lora=lora, only_first=self.two_heads, language_head=critique is not None,
+            network, self.tokenizer, folder, about, lora=lora, only_first=self.two_heads, language_head=critique is not None,
             latents=latents,
         )  # fmt: skip
         described = {"pairs": len(self.pairs), "heldout pairs": len(self.heldout)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -25,22 +25,32 @@ class Scores:
     """Of the answers under the language head, [2P]; None where no loss reads them."""
     distances: Tensor | None = None
     """`prior_distance`; None where no loss reads it."""
+    divergence: Tensor | None = None
+    """KL of the posterior of each pair's user, [P]; None where rewards depend on no user."""
+    cosine: Tensor | None = None
+    """Between the weights of the first two heads, a scalar; None where there is one head."""
+
+    @property
+    def columns(self) -> dict[str, Tensor]:
+        """Those that there are, of the pairs: all values of a pair in a row, [P, ...]."""
+        sides = {"rewards": self.rewards, "logps": self.logps, "distances": self.distances}
+        both = {name: torch.stack(value.chunk(2), 1) for name, value in sides.items() if value is not None}
+        return both if self.divergence is None else both | {"divergence": self.divergence}
 
     @classmethod
-    def joined(cls, parts: Sequence[Scores]) -> Scores:
-        """Of all pairs of the parts."""
-        logps = [part.logps for part in parts if part.logps is not None]
-        distances = [part.distances for part in parts if part.distances is not None]
-        return cls(
-            joined([part.rewards for part in parts]),
-            joined(logps) if logps else None,
-            joined(distances) if distances else None,
-        )
+    def of_columns(cls, columns: dict[str, Tensor], cosine: Tensor | None) -> Scores:
+        """The inverse of `columns`."""
+        sides = {name: torch.cat(value.unbind(1)) for name, value in columns.items() if name != "divergence"}
+        return cls(**sides, divergence=columns.get("divergence"), cosine=cosine)
 
 
-def joined(parts: Sequence[Tensor]) -> Tensor:
-    """Values of parts that each hold chosen answers, then rejected ones: all chosen, then all rejected."""
-    return torch.cat([side for half in (0, 1) for part in parts for side in [part.chunk(2)[half]]])
+def by_place(parts: Iterable[tuple[Sequence[int], dict[str, Tensor]]], count: int) -> dict[str, Tensor]:
+    """Columns of `count` pairs from those of some of them at a time, each with the pairs' places."""
+    columns: dict[str, Tensor] = {}
+    for places, values in parts:
+        for name, value in values.items():
+            columns.setdefault(name, value.new_zeros(count, *value.shape[1:]))[list(places)] = value
+    return columns
 
 
 def shares_of(batch: Sequence[Tokens]) -> Tensor:

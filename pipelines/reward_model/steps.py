@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ from pipelines.data import control, dataset
 from pipelines.data.chat import render_answer, with_system_prompt
 from pipelines.data.steps import StepAnswer, steps_of, token_at
 from pipelines.engine import reward_model
-from pipelines.engine.fixed_data import HELDOUT
+from pipelines.engine.fixed_data import HELDOUT, Pass
+from pipelines.engine.reward_network import Places
 from pipelines.reward_model import step_card
 from pipelines.reward_model.base import HELDOUT_EXAMPLES, RewardTrainer
 from pipelines.reward_model.pack import chunks
@@ -129,19 +131,19 @@ class StepTrainer(RewardTrainer):
         began = time.perf_counter()
         batch = [self.answers[i] for i in self.epochs.step(step)]
         labels, count = self._labels(batch), sum(len(each.ends) for each in batch)
-        rewards, total = [], 0.0
-        for part in chunks(batch, self.settings.micro_batch_tokens):
-            some = [batch[i] for i in part]
-            scored = self._rewards(some)
-            loss = self._loss(scored, self._labels(some)).sum() / count
-            loss.backward()
+        own, total = [], 0.0
+        for micro_batch, counts in self._passes_of(batch):
+            some = [batch[i] for i in micro_batch.items]
+            scored = self.model.read_places(micro_batch.rows, micro_batch.layouts)
+            loss = self._loss(scored, self._labels(some)).sum() / count * counts
+            (loss * self.world.size).backward()  # gradients are averaged over processes
             total += float(loss.detach())
-            rewards.append(scored.detach().mean(1))
-        joined = torch.cat(rewards)
+            own.append((micro_batch.items, scored.detach()))
+        rewards = self._joined(batch, own).mean(1)
         metrics = {
-            "loss/train": total,
-            "accuracy/train": step_card.accuracy(torch.sigmoid(joined), labels),
-            "reward/mean": float(joined.mean()),
+            "loss/train": self.world.total(total),
+            "accuracy/train": step_card.accuracy(torch.sigmoid(rewards), labels),
+            "reward/mean": float(rewards.mean()),
             **{f"optimizer/{k}": v for k, v in self.stepper.step(step).items()},
         }
         tokens = sum(each.size for each in batch)
@@ -154,18 +156,27 @@ class StepTrainer(RewardTrainer):
         labels = torch.tensor([label for each in batch for label in each.labels])
         return (labels > 0).float() if self.labels.labels == "any" else labels
 
-    def _rewards(self, batch: Sequence[Steps]) -> Tensor:
-        """Of all labelled steps, answer by answer, float32 [N, heads]."""
+    def _passes_of(self, batch: Sequence[Steps]) -> Iterator[tuple[Pass[Places], bool]]:
+        """This process's passes over places of the batch."""
+        parts = chunks(batch, self.settings.micro_batch_tokens)
+        return self.passes(parts, lambda part: self._places([batch[i] for i in part]))
+
+    def _places(self, batch: Sequence[Steps]) -> Places:
+        """The ends of all labelled steps."""
         pad = self.tokenizer.pad_token_id
         tokens = torch.full((len(batch), max(each.size for each in batch)), pad, dtype=torch.int64)
         read = torch.zeros(tokens.shape, dtype=torch.bool)
         for row, each in enumerate(batch):
             tokens[row, : each.size] = torch.tensor(each.ids)
             read[row, each.ends] = True
-        settings = self.settings
-        return self.model.scores_at(
-            tokens, read, settings.micro_batch_tokens, prefixes=not settings.gradient_checkpointing
-        )
+        return Places.of(tokens, read)
+
+    def _joined(self, batch: Sequence[Steps], own: Sequence[tuple[list[int], Tensor]]) -> Tensor:
+        """The rewards of all processes' passes, answer by answer, float32 [N, heads]; each with its answers' places in the batch."""
+        by_answer: dict[int, Tensor] = {}
+        for items, rewards in chain.from_iterable(self.world.gather(own)):
+            by_answer |= zip(items, rewards.split([len(batch[i].ends) for i in items]), strict=True)
+        return torch.cat([by_answer[i] for i in range(len(batch))])
 
     def _loss(self, rewards: Tensor, labels: Tensor) -> Tensor:
         """Loss of each step, mean over the heads, float32 [N]."""
@@ -175,9 +186,15 @@ class StepTrainer(RewardTrainer):
 
     @torch.no_grad()
     def _scored(self, answers: Sequence[Steps]) -> Tensor:
-        """Rewards of all labelled steps without gradient, float32 [N, heads]."""
-        parts = chunks(answers, self.settings.micro_batch_tokens)
-        return torch.cat([self._rewards([answers[i] for i in part]) for part in parts])
+        """Rewards of all labelled steps without gradient, answer by answer, float32 [N, heads]."""
+        passes = (micro_batch for micro_batch, _ in self._passes_of(answers))
+        return self._joined(
+            answers,
+            [
+                (micro_batch.items, self.model.read_places(micro_batch.rows, micro_batch.layouts))
+                for micro_batch in passes
+            ],
+        )
 
     def measure(self) -> dict[str, float]:
         """Loss, accuracy and the card's other metrics of the held-out answers, by the mean of the heads."""
@@ -203,7 +220,10 @@ class StepTrainer(RewardTrainer):
             **self.about(), "score_mean": scores.mean(0).tolist(), "score_std": scores.std(0, correction=0).tolist(),
             "steps": {"separator": self.labels.separator},
         }  # fmt: skip
+        self.weights.refresh()
+        if self.world.rank > 0:
+            return
         lora = self.settings.lora is not None
-        reward_model.save(self.model, self.tokenizer, self.out / "model", about, lora=lora)
+        reward_model.save(self.weights.full, self.tokenizer, self.out / "model", about, lora=lora)
         counts = {"answers": len(self.answers), "steps of answers": sum(len(each.ends) for each in self.answers)}
         self.write_card(counts | {"heldout answers": len(self.heldout)}, "steps")

@@ -8,14 +8,15 @@ TRL = "tests/pipelines/preference/test_loss_trl.py::test_loss_and_gradient_are_t
 SHEETS = f"{LOSS_TEST}::test_the_sheets_examples"
 RESUME = f"{RUN_TEST}::test_an_interrupted_run_ends_with_the_same_bytes[3]"
 RUN, EXAMPLES = "pipelines/preference/run.py", "pipelines/preference/examples.py"
+RANKS = "tests/pipelines/preference/test_run_ranks.py::test_two_processes_give_the_weights_and_metrics_of_one"
 MEASURES = "pipelines/preference/measures.py"
 RANKINGS = f"{RUN_TEST}::test_rankings_of_held_out_pairs_are_those_of_a_loop"
 PLANTED = {
     "the reference is scored after training began": (RUN, 'columns[f"{name}logp_ref"] = reference[rows[:, place]].to(self.device)', 'columns[f"{name}logp_ref"] = by_item[:, place].detach()', [STEP]),
     "a mean per pass, not per step": (RUN, "losses.sum() / len(items) + ", "losses.mean() + ", [STEP]),
     "the SFT term counts pairs, not tokens": (RUN, 'step["chosen_tokens"]\n', "len(items)\n", [STEP]),
-    "the prompt's tokens count": (RUN, "mask[place, examples.start[row] : len(ids)] = True", "mask[place, 1 : len(ids)] = True", [STEP]),
-    "the last token is left out": (RUN, "mask[place, examples.start[row] : len(ids)] = True", "mask[place, examples.start[row] : len(ids) - 1] = True", [STEP]),
+    "the prompt's tokens count": (EXAMPLES, "mask[place, examples.start[row] : len(ids)] = True", "mask[place, 1 : len(ids)] = True", [STEP]),
+    "the last token is left out": (EXAMPLES, "mask[place, examples.start[row] : len(ids)] = True", "mask[place, examples.start[row] : len(ids) - 1] = True", [STEP]),
     "chosen and rejected swapped": (RUN, 'else ("chosen_", "rejected_")', 'else ("rejected_", "chosen_")', [STEP]),
     "values of other pairs": (RUN, "name: value[part].to(self.device)", "name: value[: len(part)].to(self.device)", [f"{TRL}[kto-shared]"]),
     "KTO's reference point may be below 0": (RUN, "(total / len(items)).clamp(min=0)", "(total / len(items)) - 1", [f"{TRL}[kto-padded]"]),
@@ -28,6 +29,9 @@ PLANTED = {
     "the idealised ranking forgets the reference": (MEASURES, "return lead + torch.logit", "return torch.logit", [RANKINGS]),
     "rankings per token are of whole answers": (MEASURES, "chosen_logp / chosen_length.clamp(min=1) > rejected_logp / rejected_length.clamp(min=1)", "chosen_logp > rejected_logp", [RANKINGS]),
     "the card is of the last weights, not of the best": (RUN, 'if self.measures and self.settings.checkpoint_selection == "best":', "if False:", [f"{RUN_TEST}::test_the_best_checkpoint_is_handed_on"]),
+    "each process has a reference point of its own": (RUN, "total = self.world.total(total).to(self.device)", "total = total * self.world.size", [f"{RANKS}[labels]"]),
+    "a repeated pass trains twice": (RUN, "(loss * counts * self.world.size).backward()", "(loss * self.world.size).backward()", [f"{RANKS}[dpo]"]),
+    "weights that are loaded after a measurement are lost": ("pipelines/engine/parallel.py", "self.entry.reshard()", "pass", [f"{RANKS}[gone back after a measurement]"]),
     "DPO's sign": ("pipelines/preference/loss/dpo.py", "beta * (chosen - rejected)", "beta * (rejected - chosen)", [SHEETS]),
     "IPO sums over tokens": ("pipelines/preference/loss/ipo.py", "    if length_normalised:\n", "    if not length_normalised:\n", [f"{TRL}[ipo-shared]"]),
     "robust DPO without its denominator": ("pipelines/preference/loss/robust_dpo.py", " / (1 - 2 * false_rate)", "", [f"{TRL}[robust-shared]"]),

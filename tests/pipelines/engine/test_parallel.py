@@ -41,6 +41,18 @@ def test_shares_are_equally_long_and_every_item_counts_once(count, size):
         assert [item for item, counts in share if counts] == parallel.World(rank, size).share(range(count))
 
 
+@given(st.lists(st.integers()), st.integers(1, 6))
+def test_shards_are_joined_to_the_list_that_was_shared(items, size):
+    shards = [parallel.World(rank, size).share(items) for rank in range(size)]
+
+    class Meets(parallel.World):
+        def gather(self, value):
+            assert value == shards[self.rank]
+            return shards
+
+    assert all(Meets(rank, size).joined(shards[rank]) == items for rank in range(size))
+
+
 def test_a_rank_gathers_through_its_own_gpu(monkeypatch):
     chosen = {}
     for name, value in {"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "2"}.items():

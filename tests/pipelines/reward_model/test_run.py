@@ -51,6 +51,7 @@ class OnTrlBatch(Trainer):
         causal = AutoModelForCausalLM.from_config(config).float()
         causal.model.load_state_dict(classifier.model.state_dict())
         self.model = RewardNetwork(causal, 1, seed=0, text=False)
+        self.policy = self.model.policy
         with torch.no_grad():
             self.model.heads.weight.copy_(classifier.score.weight)
         self.tokenizer = type("Padding", (), {"pad_token_id": 0})

@@ -305,7 +305,7 @@ def test_one_beginning_and_one_turn_is_what_a_pair_was(played, tmp_path):
     )  # fmt: skip
     packed, owner = answers([one, two], run.tokenizer.pad_token_id)
     assert owner.tolist() == [0, 1, 2, 3] and one.starts[0] == one.starts[1]
-    rewards = run._scores([one, two]).rewards
+    rewards = run._all_scores([one, two]).rewards
     assert torch.equal(rewards[0], rewards[1]) and torch.equal(rewards[2], rewards[3])
     direct, _ = run.model.scores(packed, 1024)
     assert torch.equal(rewards, direct)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
-import random
 from dataclasses import replace
 
 import pytest
@@ -32,26 +30,11 @@ from pipelines.stage.report import Report
 SETTINGS = reward_pairs.SETTINGS | {"loss": "step_bce", "step_labels": {"separator": "-"}, "evaluate_every": 30}
 
 
-def steps_file(folder):
-    """Answers in TRL's columns: steps of letters a to d are correct, of e to h are not; 30 prompts have eight each."""
-    draw = random.Random(0)
-    rows = []
-    for number in range(240):
-        labels = [draw.random() < 0.7 for _ in range(draw.randint(1, 4))]
-        texts = ["".join(draw.choices("abcd" if label else "efgh", k=draw.randint(2, 4))) for label in labels]
-        shown = [None if number % 5 == 0 and place == 1 else label for place, label in enumerate(labels)]
-        row = {"prompt": f"say - {number % 30}", "completions": texts, "labels": shown}
-        rows.append(row | {"data_source": "steps"})
-    path = folder / "steps.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return {"kind": "file", "path": str(path)}
-
-
 @pytest.fixture(scope="module")
 def labelled(tmp_path_factory):
     """Curated answers in steps and a random model of their tokenizer, in `data` and `model`."""
     folder = tmp_path_factory.mktemp("steps")
-    return reward_pairs.begin(folder, steps_file(folder))
+    return reward_pairs.begin(folder, reward_pairs.steps_file(folder))
 
 
 def trainer(labelled, work, **changes):
@@ -174,7 +157,7 @@ def test_a_step_is_one_update_however_it_is_divided(labelled, tmp_path):
         gradients.append(torch.cat([p.grad.flatten() for p in run.model.parameters() if p.grad is not None]))
     torch.testing.assert_close(gradients[0], gradients[1], atol=1e-6, rtol=1e-4)
     batch = [run.answers[i] for i in run.epochs.step(0)]
-    scored = run._rewards(batch)
+    scored = run._scored(batch)
     losses = [run.loss({"step_reward": head, "step_label": run._labels(batch)}).mean() for head in scored.unbind(1)]
     assert metrics["loss/train"] == pytest.approx(float(sum(losses).detach()) / 2, abs=1e-5)
 

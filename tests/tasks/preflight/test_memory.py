@@ -140,6 +140,16 @@ def of_pairs(folder, stage, prompt_tokens=16, **changes):
     return memory.of_stage(read_recipe(path).node(stage), SHAPE, prompt_tokens=prompt_tokens)
 
 
+@pytest.mark.parametrize("stage", ["dpo", "reward"])
+def test_processes_share_what_pairs_train(tmp_path, stage):
+    """Beside the whole copy that is saved in the end, each holds its share of weights, gradients and moments."""
+    alone, shared = (of_pairs(tmp_path, stage, processes=processes) for processes in (1, 4))
+    for part in ("gradients", "optimizer", "commit"):
+        assert getattr(shared, part) == getattr(alone, part) // 4
+    assert shared.weights == alone.weights + alone.weights // 4
+    assert shared.activations == alone.activations
+
+
 def test_pairs_share_their_prompt(tmp_path):
     needs = of_pairs(tmp_path, "dpo")
     tokens, scored = 4 * (16 + 2 * 48), 4 * 2 * 48
