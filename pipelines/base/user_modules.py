@@ -5,10 +5,15 @@ from __future__ import annotations
 import importlib
 import importlib.machinery
 import importlib.util
+import inspect
 import os
 import sys
+import sysconfig
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 PACKAGES = ("flows", "tasks", "pipelines", "evaluation")
 """Names that are the project's wherever a module is imported by them."""
@@ -29,6 +34,29 @@ def import_named(name: str) -> ModuleType:
         raise NameTaken(clash, name=name)
     _find(name)
     return importlib.import_module(name)
+
+
+def raised_at(error: BaseException, function: Callable[..., Any] | None = None) -> str:
+    """`file:line` in the user's code that an exception comes from: the last frame that is neither a library's nor the project's.
+
+    Args:
+        function: that was called; its own file counts as the user's, and its first line where the call itself failed.
+    """
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{error.filename}:{error.lineno}"
+    code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
+    own = code.co_filename if code is not None else None
+    paths = sysconfig.get_paths()
+    root = Path(__file__).resolve().parents[2]
+    others = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")] + [root / p for p in PACKAGES]
+    frames = traceback.extract_tb(error.__traceback__)
+    for frame in reversed(frames):
+        file = frame.filename
+        if file == own or not (file.startswith("<") or any(Path(file).is_relative_to(other) for other in others)):
+            return f"{file}:{frame.lineno}"
+    if code is not None:
+        return f"{own}:{code.co_firstlineno}"
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
 
 
 def is_there(name: str) -> bool:

@@ -68,8 +68,25 @@ def read(value: list[Any], column: str, cells: Cells) -> Talk:
     return talk
 
 
+def from_json(value: Any) -> Any:
+    """The messages of a text that is JSON of a list of them, as tables hold it; any other value as it is.
+
+    >>> from_json('[{"role": "user", "content": "Hi."}]'), from_json("[1]")
+    ([{'role': 'user', 'content': 'Hi.'}], '[1]')
+    """
+    if not isinstance(value, str) or not value.lstrip().startswith("["):
+        return value
+    try:
+        listed = parse_json(value)
+    except RowError:
+        return value
+    is_talk = listed and all(isinstance(entry, dict) and not entry.keys().isdisjoint(SPEAKERS) for entry in listed)
+    return listed if is_talk else value
+
+
 def first_question(value: Any) -> str | None:
     """The user's first text in a list of messages, None where there is none."""
+    value = from_json(value)
     for entry in value if isinstance(value, list) else ():
         speaker = next((entry[key] for key in SPEAKERS if key in entry), None) if isinstance(entry, dict) else None
         if isinstance(speaker, str) and ALIASES.get(speaker, speaker) == "user":
@@ -243,6 +260,7 @@ def text_of_answer(value: Any, column: str, cells: Cells) -> str:
     Raises:
         RowError: something else, or several messages.
     """
+    value = from_json(value)
     if not isinstance(value, list):
         return text_of(value, column)
     messages = read(value, column, cells).messages

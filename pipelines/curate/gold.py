@@ -16,14 +16,16 @@ from pipelines.recipe.settings import Source
 
 OUTPUT = "output"
 """Alpaca's column of answers, which verifiers can compare with in some data sets and which is only to be learned in others."""
-ANSWERS = ("answer", "ground_truth", "target", "final_answer", "label", OUTPUT, "Answer", "answers")
-SOLUTIONS = ("solution", "completion", "response", "rationale", "generated_solution")
+ANSWERS = ("answer", "ground_truth", "target", "final_answer", "expected_answer", "label", OUTPUT, "Answer", "answers")
+SOLUTIONS = ("solution", "completion", "response", "rationale", "generated_solution", "Solution")
 CHATS = ("completion", "response", OUTPUT)
 """Columns of answers to be learned, of rows that need no gold answer; so is the last message of a conversation."""
 WITHOUT = ("instructions", "staged")
 """Verifiers that need no answer."""
 LISTS = ("overlap", "grades", "retrieval", "tool_calls")
 """Verifiers whose answers are JSON lists."""
+NO_ANSWER = "the row has no answer"
+"""Reason of a row that is none for want of an answer."""
 _BOXED = re.compile(r"\\boxed\s*\{")
 _GSM8K = "####"
 
@@ -47,12 +49,13 @@ class Gold:
     """The answer may be none: it is only to be learned where it does not verify itself."""
 
 
-def read(row: Cells, source: Source, last: conversation.Talk, verifier: str | None) -> Gold:
+def read(row: Cells, source: Source, last: conversation.Talk, verifier: str | None, *, answered: bool = True) -> Gold:
     """Gold answer and worked solution.
 
     Args:
         last: the assistant's messages at the end of the row's conversation.
         verifier: that the source or the row names.
+        answered: the source's rows have answers, so that one without is none; else it is a prompt alone, or one with a solution.
 
     Raises:
         RowError: there is no answer, or several of which none is said to count.
@@ -66,7 +69,10 @@ def read(row: Cells, source: Source, last: conversation.Talk, verifier: str | No
         row.drop("reward_model", (k for k in reward_model if k not in ("ground_truth", "style")))
     if value is None and gold.solution is not None:
         value = boxed(gold.solution)
-        if value is None and verifier is None and _only_learned(row, source, last):
+        needs_none = _is_chat(row, last) or not answered
+        if value is None and needs_none and may_lack_answer(row, source, verifier):
+            if not gold.solution.strip():
+                raise RowError("answer", NO_ANSWER, "the assistant's last message, or the completion, is empty")
             return gold
     text, gold.verifier = _text(value, row, verifier)
     if column == OUTPUT and gold.solution is None and "answer" not in source.columns:
@@ -74,8 +80,10 @@ def read(row: Cells, source: Source, last: conversation.Talk, verifier: str | No
     if not text and verifier in WITHOUT:
         gold.needs_none = True
         return gold
+    if not text and not answered and may_lack_answer(row, source, verifier):
+        return gold
     if not text:
-        raise RowError("answer", "the row has no answer")
+        raise RowError("answer", NO_ANSWER, _lack(row, source, verifier))
     _split(gold, text, source, isinstance(value, str))
     if (calls := conversation.call_texts(gold.answer)) and "tool_calls" in (verifier, gold.verifier):
         gold.solution = gold.solution or calls
@@ -96,16 +104,28 @@ def _split(gold: Gold, text: str, source: Source, is_text: bool) -> None:
             raise RowError("answer", r"no \boxed{} (answer_from: boxed)")
         working, text, gold.doubtful = working or text, inner, False
     if not text:
-        raise RowError("answer", "the row has no answer", "nothing is left of it")
+        raise RowError("answer", NO_ANSWER, "nothing is left of it")
     gold.answer, gold.solution = text, normalise(working) if working is not None else None
 
 
-def _only_learned(row: Cells, source: Source, last: conversation.Talk) -> bool:
-    """Whether the row is one of supervised fine-tuning: an answer to learn, and no column that could have a gold answer."""
-    has_chat = last.messages or any(not missing(row.get(name)) for name in CHATS)
-    return (
-        bool(has_chat) and "answer" not in source.columns and not any(name in row for name in ANSWERS if name != OUTPUT)
-    )
+def _is_chat(row: Cells, last: conversation.Talk) -> bool:
+    """Whether the row has an answer of the kind that is only to be learned."""
+    return bool(last.messages) or any(not missing(row.get(name)) for name in CHATS)
+
+
+def may_lack_answer(row: Cells, source: Source, verifier: str | None, columns: tuple[str, ...] = ANSWERS) -> bool:
+    """Whether nothing asks for a gold answer: no verifier is named, and no column that could have one."""
+    return verifier is None and "answer" not in source.columns and not any(n in row for n in columns if n != OUTPUT)
+
+
+def _lack(row: Cells, source: Source, verifier: str | None) -> str:
+    """What is meant to hold the answer that a row lacks."""
+    column = source.columns.get("answer") or next((name for name in ANSWERS if name in row), None)
+    if column is not None:
+        return f"its column {column!r} is empty"
+    if verifier is not None:
+        return f"{verifier} compares with one: name its column, `columns: {{answer: COLUMN}}`"
+    return f"name its column, `columns: {{answer: COLUMN}}`; it has {', '.join(map(str, row))[:200]}"
 
 
 def _text(value: Any, row: Cells, verifier: str | None) -> tuple[str, str | None]:
@@ -144,6 +164,7 @@ def solution(row: Cells, source: Source, last: conversation.Talk) -> Gold:
         if len(last.messages) > 1:
             row.lost.add("messages: answers before the last one")
         return Gold(solution=last.messages[-1]["content"], mark=last.marks[-1])
+    value = conversation.from_json(value)
     if isinstance(value, list):
         if not isinstance(value[-1], dict):
             raise RowError("solution", "not text or messages", "it holds no messages")

@@ -17,7 +17,7 @@ from pipelines.data import chat, pairs, steps
 from pipelines.data.records import PREFERENCES, RAW_TEXT, TURN_WEIGHTS, Message, Problem
 from pipelines.recipe.settings import Source
 
-PROMPTS = ("prompt", "problem", "question", "instruction", "input", "query", "Question")
+PROMPTS = ("prompt", "problem", "question", "instruction", "input", "query", "Question", "Problem")
 CONVERSATIONS = ("messages", "conversations", "conversation")
 SYSTEMS = ("system", "system_prompt", "system_message")
 CONTEXTS = ("context", "passage", "article")
@@ -26,13 +26,14 @@ UID_CHARACTERS = 64
 _PLACEHOLDER = re.compile(r"\{prompt\}|\{metadata\.(\w+)\}")
 
 
-def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Problem:
+def to_problem(row: dict[str, Any], source: Source, *, self_check: bool, answered: bool = True) -> Problem:
     """A record from a raw row.
 
     Args:
         row: the columns; `Cells` learn which of them were used.
         source: says which columns hold what, where it is not recognised.
         self_check: require that the gold answer verifies itself.
+        answered: a row without an answer is none (`answered.has_answers` of its source); else it may be a prompt alone.
 
     Raises:
         RowError: the field and the reason.
@@ -51,9 +52,9 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool) -> Prob
     if pair and _no_answer(row, source):
         known = Gold()
     elif chosen_from is not None:
-        known = _choice(row, source, chosen_from, last, verifier)
+        known = _choice(row, source, chosen_from, last, verifier, answered)
     else:
-        known = gold.read(row, source, last, verifier)
+        known = gold.read(row, source, last, verifier, answered=answered)
     prompt = _prompt(talk, row, source, chosen_from) + list(known.turns)
     info = _info(row, "info") | _info(row, "extra_info")
     _complete_info(info, row, source, verifier)
@@ -146,6 +147,11 @@ def _pair(row: Cells, source: Source) -> dict[str, Any]:
 
 def _messages_of(value: Any, column: str, row: Cells) -> conversation.Talk:
     """The messages of a list, or a text as the user's."""
+    value = conversation.from_json(value)
+    if column in CONVERSATIONS and isinstance(value, list) and all(isinstance(text, str) for text in value):
+        value = [
+            {"role": ("user", "assistant")[n % 2], "content": text} for n, text in enumerate(value)
+        ]  # as LIMA has it
     if isinstance(value, list):
         return conversation.read(value, column, row)
     messages = conversation.transcript(text := text_of(value, column))
@@ -204,7 +210,10 @@ def _conversation(row: Cells, source: Source) -> tuple[conversation.Talk, conver
     dialogue = None if "prompt" in source.columns else next((c for c in CONVERSATIONS if row.get(c) is not None), None)
     if column is None or missing(row[column]):
         if dialogue is None:
-            known = f"none of {', '.join((*PROMPTS, *CONVERSATIONS))}"
+            known = (
+                f"none of {', '.join((*PROMPTS, *CONVERSATIONS))}; name its column, `columns: {{prompt: COLUMN}}`; "
+                f"it has {', '.join(map(str, row))[:200]}"
+            )
             raise RowError("prompt", "no prompt", known if column is None else "")
         column = dialogue
     elif dialogue is not None and "chosen" not in row.used and _repeats(row[column], row[dialogue]):
@@ -218,7 +227,7 @@ def _conversation(row: Cells, source: Source) -> tuple[conversation.Talk, conver
         raise RowError(field, "only assistant messages")
     if not any(message["role"] == "user" and message["content"] for message in talk.messages):
         raise RowError(field, "the prompt is empty", "no user message with text")
-    if not isinstance(row[column], list):
+    if not isinstance(conversation.from_json(row[column]), list):
         _complete_question(talk, column, row)
     return talk, last
 
@@ -277,14 +286,21 @@ def _prompt(talk: conversation.Talk, row: Cells, source: Source, chosen_from: ch
 
 
 def _choice(
-    row: Cells, source: Source, chosen_from: choices.Choices, last: conversation.Talk, verifier: str | None
+    row: Cells,
+    source: Source,
+    chosen_from: choices.Choices,
+    last: conversation.Talk,
+    verifier: str | None,
+    answered: bool,
 ) -> Gold:
     """The letter of the correct choice; its text where the verifier is one that reads no letters."""
     named = source.columns.get("answer")
     position = choices.correct(row, chosen_from, (named,) if named else choices.ANSWERS)
-    if position is None:
-        raise RowError("answer", "the row has no answer", f"nothing says which of {chosen_from.column} is correct")
     solution = gold.solution(row, source, last)
+    if position is None and not answered and gold.may_lack_answer(row, source, verifier, choices.ANSWERS):
+        return solution
+    if position is None:
+        raise RowError("answer", gold.NO_ANSWER, f"nothing says which of {chosen_from.column} is correct")
     letters = verifier in (None, "choice", "exact", "regex", "overlap")
     solution.answer = choices.LETTERS[position] if letters else chosen_from.texts[position]
     solution.verifier = "choice"

@@ -114,7 +114,7 @@ def _with_prompts(cells: Cells, chosen: list[Message], rejected: list[Message]) 
 
 def _messages(cells: Cells, name: str) -> list[Message] | None:
     """The conversation of a column whose last message is the assistant's; None where it holds one text."""
-    value = cells[name]
+    value = conversation.from_json(cells[name])
     if isinstance(value, list):
         messages = conversation.read(value, name, cells).messages
     else:

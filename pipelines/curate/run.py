@@ -15,6 +15,7 @@ import xxhash
 from pipelines.base.errors import DataError
 from pipelines.contract.model_settings import Model
 from pipelines.curate import card, control, offered, selected, sources
+from pipelines.curate.answered import has_answers
 from pipelines.curate.cells import DIVIDED, ORIGIN, Cells
 from pipelines.curate.formats import Row
 from pipelines.curate.mapping import to_problem
@@ -201,12 +202,13 @@ def _first_pass(
         label = str(source.task or source.path)
         controls: list[Problem] = []
         alike = _Alike()
+        answered = has_answers(source)
         for row in sources.rows(source, samples.get(origin)):
             counts.count_read(label, source.licence)
             report.progress(counts.read, max(counts.read + 1, expected), "reading", unit="row")
             try:
                 cells = _cells(row)
-                problem = _problem(cells, source, curate.self_check)
+                problem = _problem(cells, source, curate.self_check, answered)
                 text = prompt_text(problem)
                 alike.add(problem)
                 if not kept.first_with_prompt(exact_key(text + selected.text_key(problem))):
@@ -236,9 +238,11 @@ def _first_pass(
     return kept
 
 
-def _problem(cells: Cells, source: Source, self_check: bool) -> Problem:
+def _problem(cells: Cells, source: Source, self_check: bool, answered: bool) -> Problem:
     """The record of a row; those of a sample stage were checked when its problems were curated."""
-    return from_row(cells) if source.kind == "stage" else to_problem(cells, source, self_check=self_check)
+    if source.kind == "stage":
+        return from_row(cells)
+    return to_problem(cells, source, self_check=self_check, answered=answered)
 
 
 def _cells(row: Row) -> Cells:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from enum import IntEnum
+from enum import IntEnum, StrEnum
 from typing import Any
 
 Message = dict[str, str]
@@ -46,9 +46,29 @@ class Problem:
         return None if self.prompt else str(self.info.get(RAW_TEXT, ""))
 
     @property
+    def has_gold(self) -> bool:
+        """Whether its verifier has something to compare a completion with."""
+        return self.verifier != "exact" or bool(self.answer.strip())
+
+    @property
+    def parts(self) -> set[Part]:
+        """What it holds."""
+        told = {Part.GOLD: self.has_gold, Part.PAIR: bool(self.info.keys() & {"chosen", "desirable"})}
+        told[Part.TARGET] = bool(self.raw_text or self.info.get("solution") or self.answer.strip())
+        return {part for part, holds in told.items() if holds}
+
+    @property
     def tools(self) -> list[dict[str, Any]] | None:
         """JSON schemas of the tools that the prompt offers, as chat templates take them; None where it offers none."""
         return self.info.get("tools") or None
+
+
+class Part(StrEnum):
+    """What a record can hold for a stage to read, beside its prompt."""
+
+    GOLD = "gold answer"
+    TARGET = "answer to be learned"
+    PAIR = "pair or label"
 
 
 class Role(IntEnum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.provenance import Provenance
+from pipelines.data.records import Part
 from pipelines.preference.settings import Preference
 from pipelines.recipe.provenance import of_labels
 from pipelines.recipe.stage_checks import check_pairs, data_sources, plays_episodes
@@ -19,6 +20,10 @@ class PreferenceKind(FixedDataKind):
     name, settings, module = "preference", Preference, "pipelines.preference"
     slots = (SLOT,)
     headlines = ("accuracy/heldout", "loss/heldout", "rewards/margin")
+
+    def reads_part(self, settings: Preference) -> Part | None:
+        """What is preferred."""
+        return Part.PAIR
 
     def provenance(self, node: Node) -> tuple[Provenance]:
         """The implicit reward of its loss."""

@@ -18,6 +18,7 @@ from pipelines.base.files import read_object
 from pipelines.base.project import ROOT
 from pipelines.contract.fields import Settings
 from pipelines.contract.provenance import Provenance
+from pipelines.data.records import Part
 from pipelines.recipe.source import Source
 
 BASE = "base"
@@ -183,6 +184,10 @@ class Kind:
     def info_fields(self, settings: Any) -> dict[str, str]:
         """Setting, as KIND.FIELD → the field of the records' info that it names; some record must have it."""
         return {}
+
+    def reads_part(self, settings: Any) -> Part | None:
+        """What every record of the stage's split must hold; None where a prompt is enough, or another check says more."""
+        return None
 
     def provenance(self, node: Node) -> Iterable[Provenance]:
         """What the rewards are made from that the stage learns from; nothing where it learns from none."""

@@ -10,6 +10,11 @@ from pipelines.data.records import Problem
 from pipelines.recipe.slots import terms_of
 
 
+def are_read(reward: Mapping[str, Any]) -> bool:
+    """Whether the verifier that a record names pays its completions, alone or as a term."""
+    return any(term["kind"] == "verifier" and not term.get("verifier") for _, term in terms_of("", dict(reward)))
+
+
 def require(problems: Sequence[Problem], reward: Mapping[str, Any], split: str) -> None:
     """Where the records' verifiers pay the reward, each record has an answer to compare with.
 
@@ -18,9 +23,9 @@ def require(problems: Sequence[Problem], reward: Mapping[str, Any], split: str) 
     Raises:
         DataError: names the split, the first such record and what to do.
     """
-    if not any(term["kind"] == "verifier" and not term.get("verifier") for _, term in terms_of("", dict(reward))):
+    if not are_read(reward):
         return
-    empty = [p for p in problems if p.verifier == "exact" and not p.answer.strip()]
+    empty = [p for p in problems if not p.has_gold]
     if empty:
         raise DataError(
             f"rlvr.split: {len(empty)} of {len(problems)} records of {split} have no answer, the first {empty[0].uid}, and the reward is "

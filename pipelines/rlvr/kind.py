@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import card, load
 from pipelines.contract.provenance import Provenance
+from pipelines.data.records import Part
 from pipelines.recipe import check
 from pipelines.recipe.model_path import PATHS
 from pipelines.recipe.players import check_trained_games
@@ -41,7 +42,7 @@ from pipelines.recipe.stage_kind import (
     Port,
     Reads,
 )
-from pipelines.rlvr import info_fields, provenance, reward_models
+from pipelines.rlvr import gold_answers, info_fields, provenance, reward_models
 
 PLAYS = "turn_reward"
 """The column of rollouts that play episodes."""
@@ -99,6 +100,10 @@ class RlvrKind(Kind):
             elif not each.is_role:
                 reads.models[each.label] = ModelFiles(each.value, ("rlvr", *each.place))
         return reads
+
+    def reads_part(self, settings: Rlvr) -> Part | None:
+        """A gold answer where the records' verifiers pay."""
+        return Part.GOLD if gold_answers.are_read(settings.reward) else None
 
     def info_fields(self, settings: Rlvr) -> dict[str, str]:
         """Those that methods read."""

@@ -8,13 +8,12 @@ import inspect
 import math
 import sys
 import threading
-import traceback
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipelines import verifiers
 from pipelines.base.errors import RecipeError
-from pipelines.base.user_modules import NameTaken, import_named
+from pipelines.base.user_modules import NameTaken, import_named, raised_at
 from pipelines.data.records import UNSCORED, Problem, Stop, Trajectory
 from pipelines.rlvr import function_keywords
 
@@ -52,6 +51,9 @@ def load_function(name: str, field: str) -> Callable[..., Any]:
         if isinstance(error, ModuleNotFoundError):
             fix = f"Put {error.name}.py into the working folder, or install its package."
         raise RecipeError(f"{field}: {name!r} cannot be imported ({error}). {fix}") from error
+    except (Exception, SystemExit) as error:  # the user's file fails while it is imported
+        where, what = raised_at(error), f"{type(error).__name__}: {error}"
+        raise RecipeError(f"{field}: {name!r} cannot be imported: {what} ({where}). Mend it there.") from error
 
 
 def verify(
@@ -196,9 +198,8 @@ def _call(name: str, function: RewardFunction, columns: dict[str, Any], count: i
         error = raised[0]
         if isinstance(error, RecipeError):
             raise error
-        last = traceback.extract_tb(error.__traceback__)[-1]
         raise RecipeError(
-            f"rlvr.reward_functions: {name} raised {type(error).__name__}: {error} ({last.filename}:{last.lineno})."
+            f"rlvr.reward_functions: {name} raised {type(error).__name__}: {error} ({raised_at(error, function)})."
         ) from error
     return returned[0]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.contract.catalogue import bind
+from pipelines.data.records import Part
 from pipelines.recipe.settings import Sft
 from pipelines.recipe.stage_checks import feeding
 from pipelines.recipe.stage_kind import Node
@@ -30,6 +31,10 @@ class SftKind(FixedDataKind):
                 "is ever clipped. Set sft.mini_batches, such as 8, or use loss: cross_entropy."
             )
         _check_sources(node)
+
+    def reads_part(self, settings: Sft) -> Part | None:
+        """What is trained."""
+        return Part.TARGET
 
     def info_fields(self, settings: Sft) -> dict[str, str]:
         """Where records have weights of their own."""

@@ -13,7 +13,7 @@ from scripts.lint.tree import PACKAGES, ROOT
 
 SEVERAL = {
     "tests/flows": "faults mlflow_pages operations pipeline postgresql preference_graph reward_model_graph scoring_stages smollm2",
-    "tests/pipelines/curate": "conventions",
+    "tests/pipelines/curate": "conventions published",
     "tests/pipelines/engine": "devices",
     "tests/pipelines/environments": "games",
     "tests/pipelines/monitor": "healthy_runs rules",

@@ -17,7 +17,10 @@ from tasks import environment
 from tasks.preflight import probe
 from tasks.preflight import rules as preflight_rules
 
-ANSWERED_BY = ("tasks/preflight/*.py", "pipelines/data/*.py", "pipelines/engine/*.py", "pipelines/environments/*.py")
+ANSWERED_BY = tuple(
+    f"{folder}/*.py"
+    for folder in ("tasks/preflight", *(f"pipelines/{name}" for name in ("curate", "data", "engine", "environments")))
+)
 """The code that answers: another version of it may say more."""
 MOST = 5000
 """Answers that are remembered."""

@@ -8,8 +8,9 @@ from typing import Any
 
 from pipelines.base.errors import UserError
 from pipelines.data.files import data_files
+from pipelines.data.records import Part
 from pipelines.recipe.settings import Source
-from pipelines.recipe.stage_checks import feeding
+from pipelines.recipe.stage_checks import data_sources, feeding
 from pipelines.recipe.stage_kind import Node
 from tasks.preflight.problem import Problem
 
@@ -33,7 +34,8 @@ def question(source: Source) -> dict[str, Any] | None:
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
-    """The fields of the info of a source's first record; the problem where none of its first rows becomes one, or it cannot be read."""
+    """The fields of the info of a source's first record, the parts that it holds and the columns of its row; the problem where none of the
+    first rows becomes one, or the source cannot be read."""
     source = Source.model_validate(question["source"])
     try:
         return _first_record(source)
@@ -42,31 +44,34 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 
 
 def _first_record(source: Source) -> dict[str, Any]:
+    from pipelines.curate.answered import has_answers
     from pipelines.curate.mapping import to_problem
     from pipelines.curate.sources import rows
     from pipelines.curate.values import RowError
 
     count = FIRST_MADE if source.kind in GENERATED else FIRST_READ
-    fields: list[str] | None = None
-    why: RowError | None = None
+    told: dict[str, Any] = {}
+    why = ""
     tried = 0
+    answered = has_answers(source)
     for row in rows(source.model_copy(update={"size": min(source.size or count, count)})):
         tried += 1
         try:
             if row.columns is None:
                 raise row.error or RowError("row", "could not be read")
-            if fields is None:
-                fields = sorted(to_problem(row.columns, source, self_check=False).info)
+            if not told:
+                record = to_problem(row.columns, source, self_check=False, answered=answered)
+                told = {"info": sorted(record.info), "parts": sorted(record.parts), "columns": sorted(row.columns)}
             if not source.columns:
                 break
         except RowError as error:
-            why = why or error
+            why = why or f"{row.place}: {error}"
     if tried == 0:
         return {"problem": f"{source.task or source.path} has no rows"}
-    if fields is None:
+    if not told:
         of = "its only row becomes no record" if tried == 1 else f"none of its first {tried} rows becomes a record"
         return {"problem": f"{of}: {why}"}
-    return {"info": fields}
+    return told
 
 
 def problems(nodes: list[Node], known: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
@@ -76,6 +81,7 @@ def problems(nodes: list[Node], known: Mapping[str, Mapping[str, Any]]) -> Itera
         known: field of a source → its answer.
     """
     for node in nodes:
+        yield from _lacking(node, known)
         for setting, name in node.kind.info_fields(node.settings).items():
             sources = list(feeding(node, node.settings.split))
             answers = [known.get(where, {}).get("info") for where, source in sources if source.kind in GENERATED]
@@ -86,3 +92,26 @@ def problems(nodes: list[Node], known: Mapping[str, Mapping[str, Any]]) -> Itera
             yield Problem(
                 field, f"no record of {node.settings.split} has info.{name}", f"They have: {', '.join(there)[:500]}."
             )
+
+
+def _lacking(node: Node, known: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
+    """Sources whose first record lacks what the stage reads of every record."""
+    part = node.kind.reads_part(node.settings)
+    for name, number, source in data_sources(node) if part is not None else ():
+        where = f"{name}.sources.{number}"
+        parts = known.get(where, {}).get("parts")
+        read = source.splits is None or node.settings.split in source.splits
+        if parts is None or source.kind != "file" or part in parts or not read:
+            continue
+        fixes = {
+            Part.GOLD: f"columns: {{answer: COLUMN}} names their column; a reward that needs none is {node.name}.reward: "
+            "{kind: function, path: MODULE:FUNCTION}",
+            Part.TARGET: "columns: {solution: COLUMN} names their column",
+            Part.PAIR: "Name the columns prompt, chosen and rejected, or prompt, completion and label",
+        }
+        columns = ", ".join(known[where]["columns"])[:300]
+        yield Problem(
+            where,
+            f"{source.path} has no {part}, and {node.name} reads one of every record",
+            f"{fixes[part]}. Its columns: {columns}.",
+        )

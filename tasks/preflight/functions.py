@@ -79,6 +79,7 @@ def _called(function: Any, question: dict[str, Any]) -> str:
 def _first_records(sources: list[dict[str, Any]]) -> Iterator[Problem]:
     """The first records that ask something, of each source; none of one that cannot be read, of which another question tells."""
     from pipelines.base.errors import UserError
+    from pipelines.curate.answered import has_answers
     from pipelines.curate.mapping import to_problem
     from pipelines.curate.sources import rows
     from pipelines.curate.values import RowError
@@ -88,12 +89,15 @@ def _first_records(sources: list[dict[str, Any]]) -> Iterator[Problem]:
         source = Source.model_validate(each)
         records = 0
         try:
+            answered = has_answers(source)
             for row in rows(source.model_copy(update={"size": min(source.size or ROWS_READ, ROWS_READ)})):
+                if row.columns is None:
+                    continue
                 try:
-                    problem = to_problem(row.columns, source, self_check=False) if row.columns is not None else None
+                    problem = to_problem(row.columns, source, self_check=False, answered=answered)
                 except RowError:
                     continue
-                if problem is not None and problem.prompt:
+                if problem.prompt:
                     yield problem
                     records += 1
                 if records == ROWS:

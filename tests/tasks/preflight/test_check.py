@@ -522,7 +522,7 @@ def test_rows_that_become_no_records_are_known_before_the_first_stage(tmp_path):
     file = {"kind": "file", "path": str(tmp_path / "rows.jsonl")}
     gym = {"kind": "reasoning_gym", "task": "palindrome_generation", "size": 20}
     cases = [
-        (file, "none of its first 3 rows becomes a record: prompt: no prompt"),
+        (file, "none of its first 3 rows becomes a record: rows.jsonl:1: prompt: no prompt"),
         (file | {"size": 1}, "its only row becomes no record"),
         (file | {"columns": {"prompt": "querry"}}, "columns.prompt: .* has no column 'querry'. Its columns: q, answer"),
         (file | {"columns": {"prompt": "q"}}, None),
