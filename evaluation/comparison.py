@@ -145,7 +145,9 @@ def weights(arms: Sequence[Arm], progress: Progress = lambda what: None) -> list
     for name, folder in models:
         if folder is None or not folder.is_dir():
             raise ModelError(
-                f"--weights: the model of {name} is not on this machine. Run its recipe here, or leave the option out."
+                "--weights",
+                f"the model of {name} is not on this machine",
+                "Run its recipe here, or leave the option out.",
             )
     (old, before), *others = models
     return [

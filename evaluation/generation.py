@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
+from pipelines.base.errors import Problem
+
 KNOWN = {"do_sample", "temperature", "top_p", "top_k", "min_p", "max_gen_toks", "until"}
 """What the sampler understands; a task that asks for others is run by HFLM itself."""
 LENGTHS = {"max_new_tokens", "max_tokens", "max_completion_tokens"}
@@ -15,19 +17,19 @@ LENGTHS = {"max_new_tokens", "max_tokens", "max_completion_tokens"}
 NUMERIC = {"temperature", "top_p", "top_k", "min_p", "max_gen_toks"} | LENGTHS
 
 
-def fault(settings: Mapping[str, Any]) -> str:
-    """What is certainly wrong with a benchmark's generation settings; empty where nothing is. Other names may be transformers'.
+def fault(settings: Mapping[str, Any]) -> Problem | None:
+    """What is certainly wrong with a benchmark's generation settings; None where nothing is. Other names may be transformers'.
 
-    >>> fault({"temperatur": 0.5}), fault({"top_p": "high"}), fault({"do_sample": True, "num_beams": 4})
-    ("temperatur: Did you mean 'temperature'?", 'top_p: a number is wanted', '')
+    >>> str(fault({"temperatur": 0.5})), str(fault({"top_p": "high"})), fault({"do_sample": True, "num_beams": 4})
+    ("temperatur: no such setting. Did you mean 'temperature'?", 'top_p: a number is wanted', None)
     """
     for name, value in settings.items():
         near = get_close_matches(name.casefold().replace("-", "_"), KNOWN | LENGTHS, n=1, cutoff=0.85)
         if name not in KNOWN | LENGTHS and near:
-            return f"{name}: Did you mean {near[0]!r}?"
+            return Problem(name, "no such setting", f"Did you mean {near[0]!r}?")
         if name in NUMERIC and (isinstance(value, bool) or not isinstance(value, int | float) or value < 0):
-            return f"{name}: a number is wanted"
-    return ""
+            return Problem(name, "a number is wanted")
+    return None
 
 
 def unknown(settings: Iterable[str]) -> list[str]:

@@ -39,11 +39,12 @@ def manager(settings: Evaluate) -> Any:
     for task in lm_tasks:
         if task.asks not in task_manager.all_tasks:
             hint = did_you_mean(task.asks, task_manager.all_tasks if needs_all else known_names)
-            raise RecipeError(f"evaluate.tasks: no lm-eval task called {task.asks!r}. {hint}")
+            raise RecipeError("evaluate.tasks", f"no lm-eval task called {task.asks!r}", hint)
         if unsafe := next(iter(_unsafe(task_manager.task_index, task.asks)), None):
             raise RecipeError(
-                f"evaluate.tasks: {unsafe} runs programs that the model wrote where the evaluation runs (unsafe_code). "
-                f"In the sandbox run {', '.join(programs.TASKS)}, and rows of a benchmark of yours with verifier python."
+                "evaluate.tasks",
+                f"{unsafe} runs programs that the model wrote where the evaluation runs (unsafe_code)",
+                f"In the sandbox run {', '.join(programs.TASKS)}, and rows of a benchmark of yours with verifier python.",
             )
     return task_manager
 
@@ -78,7 +79,9 @@ def load_task(tasks: Any, task: Task) -> dict[str, Any]:
     except (OSError, ValueError, ConnectionError, ImportError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise RecipeError(
-            f"evaluate.tasks: the data of {task.asks} could not be loaded ({first}). It may need the network or an extra package."
+            "evaluate.tasks",
+            f"the data of {task.asks} could not be loaded ({first})",
+            "Look whether it needs the network or an extra package.",
         ) from error
     by_name: dict[str, Any] = {}
     _flatten(loaded, by_name)
@@ -178,13 +181,16 @@ def add_truncated(
 def _check_mode(task: Task, by_name: dict[str, Any], chat: bool) -> None:
     if not chat and (task.system or task.prefill):
         raise RecipeError(
-            f"evaluate.tasks.{task.name}: `system` and `prefill` go through the chat template, and the model has none. Give "
-            "model.chat_template."
+            f"evaluate.tasks.{task.name}",
+            "`system` and `prefill` go through the chat template, and the model has none",
+            "Give model.chat_template.",
         )
     own = [name for name, lm_task in by_name.items() if getattr(lm_task.config, "gen_prefix", None)]
     if task.prefill and own:
         raise RecipeError(
-            f"evaluate.tasks.{task.name}.prefill: {own[0]} has a `gen_prefix` of its own, which begins its answers. Leave `prefill` out."
+            f"evaluate.tasks.{task.name}.prefill",
+            f"{own[0]} has a `gen_prefix` of its own, which begins its answers",
+            "Leave `prefill` out.",
         )
 
 

@@ -106,28 +106,34 @@ class EvaluateKind(Kind):
     def check(self, node: Node) -> None:
         """Named stages are listed under `models`; guidance goes between two of them, the one made from the other."""
         if node.recipe.stages and node.settings.checkpoints != list(CHECKPOINTS):
-            raise RecipeError("evaluate.checkpoints: is about plain sections; list the stages under evaluate.models.")
+            raise RecipeError(
+                "evaluate.checkpoints", f"is about plain sections; list the stages under {node.name}.models."
+            )
         check_evaluated_games(node.settings.tasks)
         _check_decoding(node.settings)
         for task in node.settings.tasks:
             if fault := generation.fault(task.sampling):
-                raise RecipeError(f"evaluate.tasks.{task.name}.sampling.{fault}")
+                raise RecipeError(problems=[fault.inside(f"evaluate.tasks.{task.name}.sampling")])
             if (task.samples or 1) > 1 and task.sampling.get("temperature") == 0:
                 raise RecipeError(
-                    f"evaluate.tasks.{task.name}.samples: at temperature 0 all {task.samples} answers to a question are equal. Set "
-                    "samples: 1, or a temperature above 0."
+                    f"evaluate.tasks.{task.name}.samples",
+                    f"at temperature 0 all {task.samples} answers to a question are equal",
+                    "Set samples: 1, or a temperature above 0.",
                 )
         if node.settings.guidance is None:
             return
         base, models = node.settings.guidance.base, node.named("models")
         if base not in models:
             raise RecipeError(
-                f"evaluate.guidance.base: {base[:80]} is not evaluated here. {did_you_mean(base[:80], models)} Guidance goes from one of "
-                "the evaluated models to those that were made from it."
+                "evaluate.guidance.base",
+                f"{base[:80]} is not evaluated here",
+                f"{did_you_mean(base[:80], models)} Guidance goes from one of the evaluated models to those that were made from it.",
             )
         if not guided(node):
             raise RecipeError(
-                f"evaluate.guidance.base: none of the evaluated models was made from {base}. Name the one that the others start from."
+                "evaluate.guidance.base",
+                f"none of the evaluated models was made from {base}",
+                "Name the one that the others start from.",
             )
 
     def reads(self, node: Node) -> Reads:
@@ -199,22 +205,28 @@ def _check_decoding(settings: Evaluate) -> None:
     weights = settings.guidance.suffixes if settings.guidance is not None else {}
     for name in (each.suffix for each in strategies):
         if name in weights:
-            raise RecipeError(f"evaluate.search.label: {name} is the name of a weight's column. Choose another label.")
+            raise RecipeError(
+                "evaluate.search.label", f"{name} is the name of a weight's column", "Choose another label."
+            )
     for task in settings.tasks:
         unknown = generation.unknown(task.sampling)
         if unknown and (strategies or settings.guidance is not None):
             raise RecipeError(
-                f"evaluate.tasks.{task.name}.sampling.{unknown[0]}: is not known to our sampler, which alone decodes with guidance and "
-                f"searches. Leave it out; known are {', '.join(sorted(generation.KNOWN))}."
+                f"evaluate.tasks.{task.name}.sampling.{unknown[0]}",
+                "is not known to our sampler, which alone decodes with guidance and searches",
+                f"Leave it out; known are {', '.join(sorted(generation.KNOWN))}.",
             )
         if several and task.environment is not None:
             raise RecipeError(
-                f"evaluate.search: {task.name} plays episodes, and a search answers questions. Evaluate it in a stage of its own."
+                "evaluate.search",
+                f"{task.name} plays episodes, and a search answers questions",
+                "Evaluate it in a stage of its own.",
             )
         if several and (task.sampling.get("do_sample") is False or task.sampling.get("temperature") == 0):
             raise RecipeError(
-                f"evaluate.tasks.{task.name}.sampling: is greedy, so all candidates of {several[0]} would be equal. Give it a temperature "
-                "above 0."
+                f"evaluate.tasks.{task.name}.sampling",
+                f"is greedy, so all candidates of {several[0]} would be equal",
+                "Give it a temperature above 0.",
             )
 
 

@@ -116,7 +116,9 @@ class SamplerLM(HFLM):
         rows = [([*context, *choice][-room:], len(choice)) for _, context, choice in requests]
         longest = max((count for _, count in rows), default=0)
         if longest >= room:
-            raise ModelError(f"evaluate: a choice of {longest} tokens, and the model reads at most {self.max_length}.")
+            raise ModelError(
+                "evaluate", f"a choice of {longest} tokens, and the model reads at most {self.max_length}."
+            )
         cut = sum(len(context) + len(choice) > room for _, context, choice in requests)
         if cut:
             log.warning(

@@ -59,7 +59,7 @@ def run(
         lm = _load(column, model_settings, settings, scorers or {}, seed)
         checkpoint_identity = models.template_identity(lm.tokenizer)
         if identity not in (None, checkpoint_identity):
-            raise ModelError(f"evaluate: checkpoint {name} renders prompts differently from the ones before it.")
+            raise ModelError("evaluate", f"checkpoint {name} renders prompts differently from the ones before it.")
         identity = checkpoint_identity
         if lm.system_prompt:
             system_prompts[name] = lm.system_prompt
@@ -203,8 +203,9 @@ def _between_tasks(scores: dict[str, dict[str, list[float]]], settings: Evaluate
             others = scores.get(str(task.against), {}).get(checkpoint, [])
             if len(others) != len(values):
                 raise RecipeError(
-                    f"evaluate.tasks.{task.name}.against: {task.against} asks {len(others)} questions and {task.name} "
-                    f"{len(values)}. Give both the same size, seed and problems."
+                    f"evaluate.tasks.{task.name}.against",
+                    f"{task.against} asks {len(others)} questions and {task.name} {len(values)}",
+                    "Give both the same size, seed and problems.",
                 )
             cell = statistics.difference_cell(others, values, confidence=settings.confidence)
             out.setdefault(f"{task.name} vs {task.against}", {})[checkpoint] = cell

@@ -138,16 +138,18 @@ def check_tasks(tasks: Any, settings: Evaluate) -> None:
             asked_for = lm_task.config.generation_kwargs or {}
             if unknown(asked_for):
                 raise RecipeError(
-                    f"evaluate.search: {name} decodes with {unknown(asked_for)[0]}, which our sampler does not know, and it alone searches."
+                    "evaluate.search",
+                    f"{name} decodes with {unknown(asked_for)[0]}, which our sampler does not know, and it alone searches.",
                 )
             if greedy(asked_for):
                 raise RecipeError(
-                    f"evaluate.search: {name} decodes greedily, so all candidates would be equal. Set evaluate.tasks.{task.name}.sampling: "
-                    "{do_sample: true, temperature: 0.8}."
+                    "evaluate.search",
+                    f"{name} decodes greedily, so all candidates would be equal",
+                    f"Set tasks.{task.name}.sampling: {{do_sample: true, temperature: 0.8}}.",
                 )
             if oracle and not _first(lm_task.eval_docs).get("verifier"):
                 raise RecipeError(
-                    f"evaluate.search.score: the questions of {name} name no verifier. Use another score."
+                    "evaluate.search.score", f"the questions of {name} name no verifier", "Use another score."
                 )
 
 

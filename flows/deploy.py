@@ -42,8 +42,8 @@ def deploy(file: Path | None = None, gpus: int = 1, unresponsive_after_s: int | 
     environment.prepare()
     if environment.prefect_api() is None:
         raise DeployError(
-            "PREFECT_API_URL names no Prefect server. Start one with `prefect server start` and export "
-            "PREFECT_API_URL=http://127.0.0.1:4200/api."
+            "PREFECT_API_URL names no Prefect server",
+            fix="Start one with `prefect server start` and export PREFECT_API_URL=http://127.0.0.1:4200/api.",
         )
     environment.check_reachable()
     from prefect import get_client
@@ -57,7 +57,8 @@ def deploy(file: Path | None = None, gpus: int = 1, unresponsive_after_s: int | 
     least = 3 * automations.HEARTBEAT_S
     if unresponsive_after_s < least:
         raise DeployError(
-            f"--unresponsive-after {unresponsive_after_s}: at least {least}, three heartbeats; a healthy run would crash."
+            f"--unresponsive-after {unresponsive_after_s}",
+            f"at least {least}, three heartbeats; a healthy run would crash.",
         )
     with get_client(sync_client=True) as client:
         template = ProcessWorker.get_default_base_job_template()
@@ -108,8 +109,8 @@ def worker(queues: list[str]) -> int:
     environment.prepare()
     if environment.prefect_api() is None:
         raise DeployError(
-            "PREFECT_API_URL names no Prefect server. Export the address of the one that the deployments are on, such as "
-            "PREFECT_API_URL=http://127.0.0.1:4200/api."
+            "PREFECT_API_URL names no Prefect server",
+            fix="Export the address of the one that the deployments are on, such as PREFECT_API_URL=http://127.0.0.1:4200/api.",
         )
     environment.check_reachable()
     os.environ["WHETSTONE_HOME"] = str(environment.home())

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import subprocess
 from functools import cache
 from pathlib import Path
-
-NO_MEMORY = ("failed to map segment", "cannot allocate memory", "can't start new thread", "can't allocate memory")
-"""What the loader of libraries, torch and threads say where there is none to be had."""
 
 
 @cache
@@ -97,21 +93,3 @@ def cpu_flags() -> set[str]:
         if line.lower().startswith(("flags", "features"))
         for flag in line.split(":", 1)[1].split()
     }
-
-
-def short_of_memory(error: BaseException) -> bool:
-    """Whether an exception, or what caused it, is that memory could not be had: for objects, libraries or threads.
-
-    >>> short_of_memory(MemoryError()), short_of_memory(ImportError("x.so: failed to map segment from shared object"))
-    (True, True)
-    >>> short_of_memory(ImportError("No module named 'x'"))
-    False
-    """
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, MemoryError) or getattr(cause, "errno", None) == errno.ENOMEM:
-            return True
-        if isinstance(cause, ImportError | RuntimeError) and any(text in str(cause).lower() for text in NO_MEMORY):
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False

@@ -59,7 +59,7 @@ class Selection:
             for name in names:
                 if name is not None and name not in stages:
                     known = stages if name in SECTIONS or recipe.stages else SECTIONS
-                    raise RecipeError(f"{option} {name}: this recipe has no such stage. {did_you_mean(name, known)}")
+                    raise RecipeError(f"{option} {name}: this recipe has no such stage", fix=did_you_mean(name, known))
         chosen = [s for s in stages if self._between(recipe, s) and (not self.only or s in self.only)]
         if not chosen:
             raise RecipeError("--from, --until and --only leave no stage to run.")
@@ -129,8 +129,8 @@ def needed_before(recipe: Recipe, chosen: list[str], planned: list[Planned]) -> 
             artifact = by_stage[source].artifact
             if artifact is None:
                 raise RecipeError(
-                    f"{stage} needs {source}, which has not been made for this recipe ({by_stage[source].why}). "
-                    f"Include it: --from {source}."
+                    f"{stage} needs {source}, which has not been made for this recipe ({by_stage[source].why})",
+                    fix=f"Include it: --from {source}.",
                 )
             done[source] = artifact
     return done

@@ -108,8 +108,11 @@ def _wait(process: subprocess.Popen[bytes], url: str, log: Path) -> None:
         else f"did not answer in {STARTUP_S:.0f} s"
     )
     raise ServerFailed(
-        f"the embedded Prefect server {how}; its log: {log}. `whetstone doctor` checks versions; a damaged database goes "
-        f"away with {log.parent}, or name a running server with PREFECT_API_URL."
+        f"the embedded Prefect server {how}; its log: {log}",
+        fix=(
+            f"Check versions with `whetstone doctor`, move {log.parent} aside if its database is damaged, or name a running server with "
+            "PREFECT_API_URL."
+        ),
     )
 
 

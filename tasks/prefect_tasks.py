@@ -24,7 +24,7 @@ def _worth_retrying(task: Any, task_run: Any, state: Any) -> bool:
     try:
         state.result()
     except StageFailed as error:
-        return "killed by signal" in str(error)
+        return error.signal is not None
     except BaseException:
         return False
     return False

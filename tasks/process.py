@@ -16,7 +16,7 @@ from typing import Any
 from pipelines.base.errors import USER_ERROR_EXIT, Interrupted, UserError
 from pipelines.base.files import read_json, read_object, write_atomic
 from pipelines.base.project import python
-from pipelines.stage.process import ERROR, JOB, METRICS, read_error
+from pipelines.stage.process import ERROR, JOB, METRICS, OUT_OF_MEMORY, read_error
 
 LOG = "stage.log"
 POLL_S = 0.2
@@ -27,14 +27,31 @@ stop_all = threading.Event()
 
 
 class StageFailed(UserError):
-    """A stage ended without its result; the message says why, or where the log is."""
+    """A stage ended without its result.
 
-    exit_code = 1
-    """Of the command line: 1, or 2 where the user must change something first."""
+    Args:
+        problem: what is wrong; `field`, `fix` and `problems` as for any error that a person can fix.
+        exit_code: of the command line: 1, or 2 where the user must change something first.
+        kind: the kind of the error that the stage left; `stage` where its process ended without one.
+        signal: the one that has killed the process; None where none has.
+        log: where its log is, and the last lines.
+    """
 
-    def __init__(self, message: str, exit_code: int = 1, kind: str = "stage") -> None:
-        super().__init__(message)
-        self.exit_code, self.kind = exit_code, kind
+    def __init__(
+        self,
+        problem: str = "",
+        exit_code: int = 1,
+        kind: str = "stage",
+        *,
+        signal: int | None = None,
+        log: str = "",
+        **data: Any,
+    ) -> None:
+        super().__init__(*[problem] if problem else [], **data)
+        self.exit_code, self.kind, self.signal, self.log = exit_code, kind, signal, log
+
+    def __str__(self) -> str:
+        return f"{super().__str__()}{self.log}"
 
 
 @contextlib.contextmanager
@@ -115,13 +132,7 @@ def run(
     metrics = read_json(work / METRICS)
     if child.returncode == 0 and isinstance(metrics, dict):
         return metrics
-    if child.returncode != USER_ERROR_EXIT:
-        raise StageFailed(_why(work, child.returncode))
-    kind = (read_object(work / ERROR) or {}).get("type", "")
-    stopped_itself = kind == Interrupted.__name__
-    raise StageFailed(
-        _why(work, child.returncode), 1 if stopped_itself else 2, kind.removesuffix("Error").lower() or "stage"
-    )
+    raise _failure(work, child.returncode)
 
 
 def _start(module: str, work: Path, environment: dict[str, str]) -> Child:
@@ -153,22 +164,22 @@ def environment_of(job: dict[str, Any]) -> dict[str, str]:
     return {**os.environ, **quiet, **pinned}
 
 
-def _why(work: Path, code: int) -> str:
-    message = read_error(work)
-    if code == USER_ERROR_EXIT and message:
-        return message
+def _failure(work: Path, code: int) -> StageFailed:
+    """What has become of a stage whose process ended with a code and without metrics."""
+    kind, problems = read_error(work)
+    if code == USER_ERROR_EXIT and problems:
+        return StageFailed(problems=problems, exit_code=1 if kind == Interrupted.kind else 2, kind=kind)
     tail = ""
     with contextlib.suppress(OSError):
         lines = (work / LOG).read_text(errors="replace").strip().splitlines()
         tail = "\n".join(lines[-12:])
-    ending = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-    hint = (
-        " Out of memory? Lower micro_batch_tokens or decode_rows, or use LoRA or bfloat16."
-        if _looks_oom(code, tail)
-        else ""
+    killer = -code if code < 0 else None
+    ending = f"exit code {code}" if killer is None else f"killed by signal {killer}"
+    hint = "Out of memory? Lower micro_batch_tokens or decode_rows, or use LoRA or bfloat16."
+    of_memory = killer == signal.SIGKILL or kind == OUT_OF_MEMORY
+    return StageFailed(
+        f"the stage ended with {ending}.",
+        fix=hint if of_memory else "",
+        signal=killer,
+        log=f" Log: {work / LOG}\n{tail}",
     )
-    return f"the stage ended with {ending}.{hint} Log: {work / LOG}\n{tail}"
-
-
-def _looks_oom(code: int, tail: str) -> bool:
-    return code == -9 or "out of memory" in tail.lower() or "OutOfMemoryError" in tail

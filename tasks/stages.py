@@ -16,9 +16,9 @@ from typing import Any
 from evaluation import plots
 from pipelines.base.files import REPORT, read_json, read_object, write_atomic
 from pipelines.base.secrets import redact
-from pipelines.recipe.read import Recipe, of_stage
+from pipelines.recipe.read import Recipe
 from pipelines.recipe.stage_kind import BASE, DATA, MODEL, Node
-from pipelines.stage.report import PROGRESS, SPOOL, lines_of
+from pipelines.stage.report import HANDED_ON, PROGRESS, SPOOL, lines_of
 from tasks import achieved, keys, planning, process
 from tasks import prestart as ahead
 from tasks.environment import runs_folder
@@ -32,8 +32,6 @@ from tasks.tracking.time_budget import TimeBudget, TrackerError
 log = logging.getLogger("whetstone.stages")
 Slot = Callable[[str], contextlib.AbstractContextManager[None]]
 """Given a kind of stage, what to hold while it computes, such as a place on the GPU."""
-HANDED_ON = ("the best weights are handed on", "the last good weights are handed on")
-"""What a stage writes into its spool, with the step, when the last weights are not those that it hands on."""
 Show = Callable[[str, dict[str, Any] | None], None]
 """Called with (stage, progress), {} while nothing is known; None when the stage has ended."""
 
@@ -264,7 +262,7 @@ def _run(
 def _under_its_name(error: BaseException, node: Node) -> BaseException:
     """What a stage's process says of its fields, which it knows by its kind, as said of the stage's name."""
     if isinstance(error, process.StageFailed) and node.name != node.kind.name:
-        return process.StageFailed(of_stage(str(error), node.kind.name, node.name), error.exit_code, error.kind)
+        return error.moved(node.kind.name, node.name)
     return error
 
 
@@ -399,7 +397,7 @@ def _steps(work: Path, metrics: dict[str, float]) -> int | None:
     """Optimizer steps that the weights which a stage hands on have had; None for a stage that trains nothing."""
     if "steps" not in metrics:
         return None
-    best = [e["step"] for e in lines_of(work / SPOOL) if e["kind"] == "event" and e.get("text") in HANDED_ON]
+    best = [e["step"] for e in lines_of(work / SPOOL) if e["kind"] == "event" and e.get("code") == HANDED_ON]
     return int(best[-1] if best else metrics["steps"])
 
 

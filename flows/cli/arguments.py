@@ -3,44 +3,58 @@
 from __future__ import annotations
 
 import argparse
-import json
-import re
 import sys
 from collections.abc import Callable
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from flows.cli.output import CHANGE, asks_for_json
+from flows.cli.output import asks_for_json, report
 
 
 class Parser(argparse.ArgumentParser):
     """Says what is wrong with the arguments, with the nearest known word, as JSON where `--json` is among them."""
 
-    def error(self, message: str) -> NoReturn:
-        """Exit with 2."""
-        message = self._with_hint(message)
-        if asks_for_json(sys.argv[1:]):
-            print(
-                json.dumps(
-                    {"error": {"kind": "usage", "field": None, "message": message, "fix": f"{self.prog} --help"}}
-                )
-            )
-            self.exit(CHANGE)
-        super().error(message)
+    def error(self, message: str, field: str = "", fix: str = "") -> NoReturn:
+        """Exit with 2.
 
-    def _with_hint(self, message: str) -> str:
-        """What argparse says, with the nearest known word in place of all of them."""
+        Args:
+            field: the option or argument that it is about.
+        """
+        from pipelines.base.errors import Problem, UserError
+
+        if asks_for_json(sys.argv[1:]):
+            error = UserError(message, field=field, fix=fix or f"See `{self.prog} --help`.")
+            error.kind = "usage"
+            self.exit(report(error, as_json=True))
+        super().error(str(Problem(f"argument {field}" if field else "", message, fix)))
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it; what an argument cannot be is reported with the argument's name."""
+        self.exit_on_error = False
+        try:
+            return super().parse_known_args(args, namespace)
+        except argparse.ArgumentError as error:
+            self.error(error.message, error.argument_name or "", getattr(error, "fix", ""))
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """As argparse does it; an unknown option is reported with the nearest known one."""
         from pipelines.base.errors import did_you_mean
 
-        choice = re.fullmatch(r"(.*): invalid choice: '(.*)' \(choose from (.*)\)", message, re.S)
-        if choice:
-            known = re.findall(r"'([^']*)'", choice[3])
-            return f"{choice[1]}: there is no {choice[2][:80]!r}. {did_you_mean(choice[2], known)}"
-        unknown = re.match(r"unrecognized arguments: (?:.* )?(--[\w-]+)", message)
-        if unknown:
+        arguments, rest = self.parse_known_args(args, namespace)
+        if rest:
             options = {option for parser in self._asked() for option in parser._option_string_actions}
-            near = did_you_mean(unknown[1], options)
-            return f"{message}. {near}" if near.startswith("Did") else message
-        return message
+            unknown = [word.partition("=")[0] for word in rest if word.startswith("--")]
+            near = did_you_mean(unknown[0], options, lists=False) if unknown else ""
+            self.error(f"unrecognized arguments: {' '.join(rest)}", fix=near)
+        return arguments
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        """As argparse does it, with the nearest known word in place of all of them."""
+        from pipelines.base.errors import did_you_mean
+
+        if action.choices is not None and value not in action.choices:
+            error = argparse.ArgumentError(action, f"there is no {str(value)[:80]!r}")
+            error.fix = did_you_mean(str(value), map(str, action.choices))  # type: ignore[attr-defined]
+            raise error
 
     def _asked(self) -> list[argparse.ArgumentParser]:
         """The parsers of the commands that are named on the command line."""

@@ -65,7 +65,7 @@ def entries(slot: str | None = None) -> list[dict[str, Any]]:
         UserError: an unknown slot.
     """
     if slot is not None and slot not in PLACES:
-        raise UserError(f"--slot {slot}: no such slot. {did_you_mean(slot, PLACES)}")
+        raise UserError(f"--slot {slot}", "no such slot", did_you_mean(slot, PLACES))
     return [entry(s, n) for s in ([slot] if slot else PLACES) for n in catalogue.names(room(s))]
 
 
@@ -96,7 +96,7 @@ def named(name: str, methods: list[dict[str, Any]], slot: str | None) -> list[di
     named += [e for e in methods if e["name"] == name]
     if not named:
         raise UserError(
-            f"no method or preset called {name!r}. {did_you_mean(name, [*presets, *(e['name'] for e in methods)])}"
+            f"no method or preset called {name!r}", fix=did_you_mean(name, [*presets, *(e["name"] for e in methods)])
         )
     return named
 

@@ -44,7 +44,7 @@ def command(arguments: argparse.Namespace) -> int:
     except ValidationError as error:
         first = error.errors()[0]
         option = str(first["loc"][0]).replace("_", "-")
-        raise UserError(f"--{option}: {first['msg']}. Choose another value.") from None
+        raise UserError(f"--{option}", first["msg"], "Choose another value.") from None
     with Status() as progress:
         model = trained.find(arguments.model, progress)
         progress(f"loading {model.artifact.name}")

@@ -86,7 +86,7 @@ def _brought(named: str) -> list[tuple[str, str]]:
         brought = parts()
     if not brought:
         raise UserError(
-            f"--check {named}: its table PARTS is empty, so there is nothing to check. Add its methods there."
+            f"--check {named}", "its table PARTS is empty, so there is nothing to check", "Add its methods there."
         )
     return brought
 
@@ -96,7 +96,7 @@ def _known(without: Sequence[str]) -> None:
     every = {name_of(law) for laws in tables for law in laws}
     for law in without:
         if law not in every:
-            raise UserError(f"--without {law}: no such law. {did_you_mean(law, sorted(every))}")
+            raise UserError(f"--without {law}", "no such law", did_you_mean(law, sorted(every)))
 
 
 def _settings(texts: Sequence[str], names: list[str]) -> dict[str, dict[str, Any]]:
@@ -106,8 +106,8 @@ def _settings(texts: Sequence[str], names: list[str]) -> dict[str, dict[str, Any
         place, equals, value = each.partition("=")
         name, dot, setting = place.partition(".")
         if not equals or not dot:
-            raise UserError(f"--set {each}: METHOD.SETTING=VALUE is wanted, such as --set my_method.scale=2.")
+            raise UserError(f"--set {each}", "METHOD.SETTING=VALUE is wanted, such as --set my_method.scale=2.")
         if name not in names:
-            raise UserError(f"--set {each}: the plug-in brings no {name}. {did_you_mean(name, names)}")
+            raise UserError(f"--set {each}", f"the plug-in brings no {name}", did_you_mean(name, names))
         chosen.setdefault(name, {})[setting] = yaml.safe_load(value)
     return chosen

@@ -41,12 +41,12 @@ def command(arguments: argparse.Namespace) -> int:
     from tasks.preflight import check as preflight
 
     if not 0.5 <= arguments.confidence < 1:
-        raise UserError("--confidence: a share from 0.5 to below 1, such as 0.95.")
+        raise UserError("--confidence", "a share from 0.5 to below 1, such as 0.95.")
     preflight.summary_file(arguments.html, "--html")
     with Status(quiet=arguments.json) as status:
         chosen = subjects.find(arguments.names, status)
         if len(chosen) < 2 and not any(n.startswith("experiment:") for n in arguments.names):
-            raise UserError("compare needs two different runs or models, or an experiment. See `whetstone runs`.")
+            raise UserError("compare needs two different runs or models, or an experiment", fix="See `whetstone runs`.")
         named = not any(n.startswith("experiment:") for n in arguments.names)
         arms = comparison.arms_of(chosen, separate=named)
         body = comparison.compare(arms, confidence=arguments.confidence, progress=status)

@@ -41,7 +41,7 @@ def command(arguments: argparse.Namespace) -> int:
 
     recipe = read_recipe(arguments.recipe, arguments.set)
     if arguments.limit is not None and arguments.limit < 1:
-        raise UserError(f"--limit {arguments.limit}: ask for at least one row.")
+        raise UserError(f"--limit {arguments.limit}", "ask for at least one row.")
     stage = rlvr_stage(recipe, arguments.stage)
     judge = connected_judge(recipe, stage, arguments.term)
     path = Path(arguments.file)
@@ -70,7 +70,9 @@ def command(arguments: argparse.Namespace) -> int:
     unknown = [row.uid for row in scored if row.correct is None]
     if unknown:
         raise DataError(
-            f"{arguments.file}: row {int(unknown[0]) + 1} has no verdict: its verifier could not judge it. Give `correct`."
+            arguments.file,
+            f"row {int(unknown[0]) + 1} has no verdict: its verifier could not judge it",
+            "Give `correct`.",
         )
     incorrect = [row for row in scored if not row.correct][:INJECTED]
     order = ORDER.format(high=judge.high)
@@ -104,8 +106,9 @@ class _Lender(NoScorer):
         logging.disable_progress_bar()
         if "/" not in path:
             raise UserError(
-                f"{self.stage}.reward.path: {path} is a stage. Name the folder that it made: "
-                f"--set {self.stage}.reward.path=./FOLDER/model"
+                f"{self.stage}.reward.path",
+                f"{path} is a stage",
+                f"Name the folder that it made: --set {self.stage}.reward.path=./FOLDER/model",
             )
         return FrozenModels(self.model).language_model(path)
 
@@ -119,11 +122,11 @@ def rlvr_stage(recipe: Any, name: str | None) -> str:
     """
     stages = [node.name for node in recipe.nodes() if node.kind.rewards]
     if not stages:
-        raise RecipeError("rlvr: this recipe has no RLVR, so no judge.")
+        raise RecipeError("rlvr", "this recipe has no RLVR, so no judge.")
     if name is None and len(stages) > 1:
-        raise UserError(f"--stage: the recipe's rlvr stages are {', '.join(stages)}. Say which.")
+        raise UserError("--stage", f"the recipe's rlvr stages are {', '.join(stages)}", "Say which.")
     if name is not None and name not in stages:
-        raise UserError(f"--stage {name}: the recipe's rlvr stages are {', '.join(stages)}.")
+        raise UserError(f"--stage {name}", f"the recipe's rlvr stages are {', '.join(stages)}.")
     return name or stages[0]
 
 
@@ -152,12 +155,12 @@ def _judge(recipe: Any, stage: str, term: str | None) -> Any:
     judges |= {t.name: t.reward.fn for t in getattr(reward.fn, "terms", []) if t.reward.name == "judge"}
     if not judges:
         raise RecipeError(
-            f"{stage}.reward: {reward.name} has no judge. Set {stage}.reward.kind=judge, or a term of that kind."
+            f"{stage}.reward", f"{reward.name} has no judge", f"Set {stage}.reward.kind=judge, or a term of that kind."
         )
     if term is None and len(judges) > 1:
-        raise UserError(f"--term: the reward has the judges {', '.join(judges)}. Say which.")
+        raise UserError("--term", f"the reward has the judges {', '.join(judges)}", "Say which.")
     if term is not None and term not in judges:
-        raise UserError(f"--term {term}: the reward's judges are {', '.join(judges)}.")
+        raise UserError(f"--term {term}", f"the reward's judges are {', '.join(judges)}.")
     return judges[term] if term is not None else next(iter(judges.values()))
 
 
@@ -190,7 +193,7 @@ def _sampled(folder: Path) -> list[dict[str, Any]]:
                  "info": problem.info, "correct": row["correct"]}
             )  # fmt: skip
     if not rows:
-        raise DataError(f"{folder}: no completion has a verdict.")
+        raise DataError(folder, "no completion has a verdict.")
     return rows
 
 

@@ -26,7 +26,7 @@ def read(path: Path, row_of: Callable[[int, dict[str, Any]], Row], form: str) ->
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: cannot be read ({error}).") from None
+        raise DataError(path, f"cannot be read ({error}).") from None
     rows = []
     for number, line in enumerate(lines, 1):
         if not line.strip():
@@ -34,9 +34,9 @@ def read(path: Path, row_of: Callable[[int, dict[str, Any]], Row], form: str) ->
         try:
             rows.append(row_of(number, json.loads(line)))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise DataError(f"{path}, line {number}: {error!s:.120}. A row is {form}.") from None
+            raise DataError(f"{path}, line {number}", f"{error!s:.120}", f"Write a row as {form}.") from None
     if not rows:
-        raise DataError(f"{path}: no rows.")
+        raise DataError(path, "no rows.")
     return rows
 
 

@@ -172,15 +172,14 @@ def main(argv: list[str] | None = None) -> None:
 
 def _explain(error: Exception) -> Exception | None:
     """What a full disk, a store that cannot be read or a limit on memory asks of the user; None for what nobody foresaw."""
-    from tasks import environment, machine
+    from pipelines.base.errors import UserError, out_of_memory
+    from tasks import environment
     from tasks.environment import folder as project_folder
 
-    if machine.short_of_memory(error):
-        from pipelines.base.errors import UserError
-
+    if out_of_memory(error):
         return UserError(
-            f"there is not enough memory for this command ({str(error)[:200] or type(error).__name__}). Raise the limit (ulimit -v, or the "
-            "container's), or free some."
+            f"there is not enough memory for this command ({str(error)[:200] or type(error).__name__})",
+            fix="Raise the limit (ulimit -v, or the container's), or free some.",
         )
     return project_folder.explain(error, environment.home()) if isinstance(error, OSError) else None
 

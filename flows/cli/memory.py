@@ -29,7 +29,7 @@ def show(recipe: Recipe, stages: list[str], as_json: bool, limit: float | None, 
     shape = preflight.shape_of(recipe)
     if shape is None:
         raise ModelError(
-            "model.path: the sizes of this model are not on this machine; give a folder, or plan after a download."
+            "model.path", "the sizes of this model are not on this machine; give a folder, or plan after a download."
         )
     planned = [node for node in recipe.nodes() if node.name in stages and memory.known(node)]
     if not planned:

@@ -6,14 +6,12 @@ import errno
 import io
 import json
 import os
-import re
 import sys
 from collections.abc import Sequence
 from typing import Any
 
 DONE, FAILED, CHANGE = 0, 1, 2
 """Exit codes: done; a stage failed; the user must change something. Stopped by a signal is 128 + its number."""
-FIELD = re.compile(r"^((?:--set )?[A-Za-z_][\w.\[\]-]*|--[a-z]+(?: \S+)?|/\S+?|[\w./-]+\.[a-z]{2,5}): ")
 
 
 class PipeSafeStream:
@@ -58,36 +56,37 @@ def asks_for_json(arguments: Sequence[str]) -> bool:
     return "--json" in arguments
 
 
-def _shown(error: Exception) -> str:
-    """The error's message without secrets."""
-    from pipelines.base.secrets import redact
-
-    return redact(error)
-
-
 def describe(error: Exception) -> dict[str, Any]:
-    """An error's parts: its kind, the field or file that it is about, what is wrong, and what to do.
+    """An error as a document: what it is about as a whole, and a record of each problem.
+
+    `field` and `fix` are those of a single problem; `signal` is there where one has killed a stage. Secrets are left out.
 
     >>> from pipelines.base.errors import RecipeError
-    >>> describe(RecipeError("rlvr.steps: -1 is below 1. Choose 1 or more."))
+    >>> describe(RecipeError("rlvr.steps", "-1 is below 1", "Choose 1 or more."))["error"]
     {'kind': 'recipe', 'field': 'rlvr.steps', 'message': 'rlvr.steps: -1 is below 1. Choose 1 or more.', 'fix': 'Choose 1 or more.'}
     """
-    message = _shown(error)
-    named = FIELD.match(message)
-    kind = re.sub(r"(?<!^)(?=[A-Z])", "_", type(error).__name__.removesuffix("Error")).lower()
-    _, _, fix = message.strip().partition(". ")
-    return {
-        "kind": getattr(error, "kind", None) or kind or "user",
-        "field": getattr(error, "field", None) or (named[1] if named else None),
-        "message": message,
-        "fix": getattr(error, "fix", None) or fix or None,
+    from pipelines.base.errors import Problem, kind_of
+    from pipelines.base.secrets import redact, redact_all
+
+    problems = redact_all([each.record() for each in getattr(error, "problems", None) or [Problem("", str(error))]])
+    only = problems[0] if len(problems) == 1 else {}
+    about = {
+        "kind": getattr(error, "kind", None) or kind_of(type(error)),
+        "field": only.get("field") or None,
+        "message": redact(error),
+        "fix": only.get("fix") or None,
     }
+    if killer := getattr(error, "signal", None):
+        about["signal"] = killer
+    return {"error": about, "problems": problems}
 
 
 def report(error: Exception, as_json: bool) -> int:
     """Print an error, for a person on stderr or for a machine on stdout; returns the exit code."""
     if as_json:
-        print(json.dumps({"error": describe(error)}, indent=1))
+        print(json.dumps(describe(error), indent=1))
     else:
-        print(f"whetstone: {_shown(error)}", file=sys.stderr)
+        from pipelines.base.secrets import redact
+
+        print(f"whetstone: {redact(error)}", file=sys.stderr)
     return int(getattr(error, "exit_code", CHANGE))

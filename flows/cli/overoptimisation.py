@@ -95,7 +95,7 @@ def check_named(stages_of_runs: Sequence[dict[str, Any]], option: str, named: Se
     known = {stage for stages in stages_of_runs for stage in stages}
     for name in named:
         if name not in known:
-            raise UserError(f"{option} {name[:80]}: no stage of these runs is called so. {did_you_mean(name, known)}")
+            raise UserError(f"{option} {name[:80]}: no stage of these runs is called so", fix=did_you_mean(name, known))
 
 
 def curves_of(
@@ -125,13 +125,17 @@ def curves_of(
                 yield ("ends of KL-penalised RL", "rl"), [_end(steps)]
         elif name in penalised:
             raise UserError(
-                f"--penalised {name}: the stage measured no KL. Name rlvr stages with a divergence, such as `{{kind: k3, weight: 0.01}}`."
+                f"--penalised {name}",
+                "the stage measured no KL",
+                "Name rlvr stages with a divergence, such as `{kind: k3, weight: 0.01}`.",
             )
         about_samples = artifact / "samples.json"
         metrics = (json.loads(about_samples.read_text()).get("metrics") or {}) if about_samples.is_file() else {}
         if name in aligned and not {SAMPLED_KL, SAMPLED_GOLD} <= metrics.keys():
             raise UserError(
-                f"--aligned {name}: the stage has no {SAMPLED_KL} and {SAMPLED_GOLD}. Name sample stages with a `reference`."
+                f"--aligned {name}",
+                f"the stage has no {SAMPLED_KL} and {SAMPLED_GOLD}",
+                "Name sample stages with a `reference`.",
             )
         if metrics:
             if name in aligned:

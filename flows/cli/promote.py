@@ -60,9 +60,9 @@ def command(arguments: argparse.Namespace) -> int:
             print(f"{result['name']}: version {result['from']} was rolled back; {after}")
         return 0
     if not arguments.run:
-        raise UserError("promote: name a run or model, or use --status or --rollback.")
+        raise UserError("promote", "name a run or model, or use --status or --rollback.")
     if arguments.new_name and not arguments.name:
-        raise UserError("--new-name: say which with --name.")
+        raise UserError("--new-name", "say which with --name.")
     from tasks.promotion.rule import rule_of
 
     rule = rule_of(arguments.primary, arguments.guard, arguments.margin, arguments.alpha, arguments.looks)
@@ -70,7 +70,9 @@ def command(arguments: argparse.Namespace) -> int:
         from tasks import environment
 
         if environment.prefect_api() is None:  # said before Prefect is imported, which takes seconds
-            raise UserError("--ask: a person answers on a Prefect server's page. Start one, and set PREFECT_API_URL.")
+            raise UserError(
+                "--ask", "a person answers on a Prefect server's page", "Start one, and set PREFECT_API_URL."
+            )
         from flows import approval
 
         evidence = approval.ask(arguments.run, arguments.name, rule, arguments.ask_hours, arguments.new_name)

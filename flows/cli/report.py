@@ -36,6 +36,6 @@ def command(arguments: argparse.Namespace) -> int:
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as error:
-        raise UserError(f"--out {out}: cannot be written ({error.strerror}).") from None
+        raise UserError(f"--out {out}", f"cannot be written ({error.strerror}).") from None
     print(out)
     return 0

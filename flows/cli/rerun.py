@@ -45,8 +45,9 @@ def recipe_of(run_id: str, overrides: list[str]) -> Path:
     for text in overrides:
         if text.split("=")[0].strip().split(".")[0] == "presets":
             raise RecipeError(
-                "presets: the stored recipe has every field filled in, so a preset would change nothing. Change the fields "
-                "themselves (rlvr.advantage=rloo), or run the recipe's own file."
+                "presets",
+                "the stored recipe has every field filled in, so a preset would change nothing",
+                "Change the fields themselves (rlvr.advantage=rloo), or run the recipe's own file.",
             )
     try:
         body = tracking_open.recipe_text(run_id)

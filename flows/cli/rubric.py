@@ -67,7 +67,7 @@ def command(arguments: argparse.Namespace) -> int:
     judge = getattr(bind("rlvr.reward", recipe.node(stage).settings.reward).fn, "judge", None)
     if not isinstance(judge, PairwiseJudge):
         raise RecipeError(
-            f"{stage}.reward: no judge of pairs. Set {{kind: auto_rubric, judge: {{model: ..., url: ...}}}}."
+            f"{stage}.reward", "no judge of pairs", "Set {kind: auto_rubric, judge: {model: ..., url: ...}}."
         )
     pairs = _pairs(Path(arguments.file))
     half = (len(pairs) + 1) // 2
@@ -93,12 +93,12 @@ def refine(recipe: Any, stage: str, arguments: argparse.Namespace) -> int:
 
     judge = connected_judge(recipe, stage, arguments.term)
     if judge.form != "rubric":
-        raise RecipeError(f"{stage}.reward.form: {judge.form} has no criteria to refine. Set form: rubric.")
+        raise RecipeError(f"{stage}.reward.form", f"{judge.form} has no criteria to refine", "Set form: rubric.")
     candidates = _candidates(Path(arguments.file))
     shown = {"instruction": judge.instruction, "reference": judge.reference}
     own = [list(rubric_of(each.problem, judge.criteria)) for each in candidates] if arguments.own else []
     if not own and not judge.criteria:
-        raise RecipeError(f"{stage}.reward.criteria: there are none to refine. Give a first one, or --own OUT.")
+        raise RecipeError(f"{stage}.reward.criteria", "there are none to refine", "Give a first one, or --own OUT.")
     shared = list(judge.criteria)
     limits = {"rounds": arguments.rounds or 4, "each": arguments.each, "most": arguments.most}
     half = len(candidates) if own else (len(candidates) + 1) // 2
@@ -145,7 +145,7 @@ def _candidates(path: Path) -> list[Any]:
     ]
     several = [each for each in candidates if len(each.answers) > 1]
     if not several:
-        raise DataError(f"{path}: no problem has two different completions. Draw more, or at a higher temperature.")
+        raise DataError(path, "no problem has two different completions", "Draw more, or at a higher temperature.")
     return several
 
 

@@ -67,4 +67,4 @@ def _engine(wanted: str | None) -> Path:
     how = (
         "docs/servers.md says how vLLM is installed" if wanted == "vllm" else "run: pip install 'transformers[serving]'"
     )
-    raise UserError(f"--engine {wanted or ENGINES[-1]}: there is no program of this name; {how}.")
+    raise UserError(f"--engine {wanted or ENGINES[-1]}", f"there is no program of this name; {how}.")

@@ -67,7 +67,7 @@ def command(arguments: argparse.Namespace) -> int:
     from tasks.sweep import plan as sweeps
 
     if not 1 <= arguments.jobs <= 256:
-        raise UserError(f"--jobs {arguments.jobs}: at least 1, at most 256.")
+        raise UserError(f"--jobs {arguments.jobs}", "at least 1, at most 256.")
     preflight.summary_file(arguments.summary)
     environment.prepare()
     check_runner(arguments.runner)
@@ -119,15 +119,18 @@ def check_runner(text: str) -> None:
 
     kind, colon, address = text.partition(":")
     if kind not in ("threads", "dask") or bool(colon) != bool(address) or (kind == "threads" and address):
-        raise UserError(f"--runner {text[:80]}: write threads, dask, or dask:ADDRESS such as dask:tcp://10.0.0.1:8786.")
+        raise UserError(
+            f"--runner {text[:80]}", "write threads, dask, or dask:ADDRESS such as dask:tcp://10.0.0.1:8786."
+        )
     if kind == "dask" and importlib.util.find_spec("prefect_dask") is None:
-        raise UserError(f"--runner dask: needs prefect-dask. Run: {install_hint('dask')}.")
+        raise UserError("--runner dask", "needs prefect-dask", f"Run: {install_hint('dask')}.")
     if address and environment.prefect_api() is None:
-        raise UserError("--runner: other machines need a Prefect server. Start one, and set PREFECT_API_URL.")
+        raise UserError("--runner", "other machines need a Prefect server", "Start one, and set PREFECT_API_URL.")
     if address and not environment.tracking_uri().startswith("http"):
         raise UserError(
-            f"--runner {text[:80]}: other machines need an MLflow server, which holds what they make. Set MLFLOW_TRACKING_URI, "
-            "here and where the Dask workers run."
+            f"--runner {text[:80]}",
+            "other machines need an MLflow server, which holds what they make",
+            "Set MLFLOW_TRACKING_URI, here and where the Dask workers run.",
         )
 
 

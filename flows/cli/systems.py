@@ -97,7 +97,7 @@ def find(name: str) -> System:
     short = {known.name.split(" (")[0].lower(): known for known in reversed(systems())}
     known = by_name.get(name.lower()) or short.get(name.lower())
     if known is None:
-        raise UserError(f"no system called {name!r}. {did_you_mean(name, [known.name for known in systems()])}")
+        raise UserError(f"no system called {name!r}", fix=did_you_mean(name, [known.name for known in systems()]))
     return known
 
 

@@ -99,7 +99,7 @@ def command(arguments: argparse.Namespace) -> int:
         UserError: `--json` without `--out`, or as `score_file` does.
     """
     if arguments.json and arguments.out is None:
-        raise UserError("--json: the verdicts fill standard output; name a file for them with --out.")
+        raise UserError("--json", "the verdicts fill standard output; name a file for them with --out.")
     sandboxes.configure(limits_only=arguments.sandbox == "limits_only")
     summary = score_file(arguments.file, arguments.out, arguments.verifier, arguments.jobs)
     print(summary, file=sys.stderr)
@@ -121,12 +121,12 @@ def score_file(source: str, out: str | None, default: str | None, jobs: int | No
         UserError: the file cannot be read, the output cannot be written, `default` is no verifier, or `jobs` are too many.
     """
     if default is not None and default not in verifiers.known():
-        raise UserError(f"--verifier {default}: unknown verifier. {did_you_mean(default, verifiers.known())}")
+        raise UserError(f"--verifier {default}", "unknown verifier", did_you_mean(default, verifiers.known()))
     if jobs is not None:
         _check_jobs(jobs)
         verifiers.use_workers(jobs)
     if out is not None and source != "-" and Path(out).resolve() == Path(source).resolve():
-        raise UserError(f"--out {out}: the output would replace the input; name another file.")
+        raise UserError(f"--out {out}", "the output would replace the input; name another file.")
     _sandboxed.be_patient()
     summary, began = Summary(), time.monotonic()
     with _opened(source) as rows_in, _output(out) as verdicts_out:
@@ -148,11 +148,12 @@ def _check_jobs(jobs: int) -> None:
     cores = machine.cores()
     most = max(LEAST_MOST_JOBS, JOBS_A_CORE * cores)
     if jobs < 1:
-        raise UserError(f"--jobs {jobs}: at least one worker is needed.")
+        raise UserError(f"--jobs {jobs}", "at least one worker is needed.")
     if jobs > most:
         raise UserError(
-            f"--jobs {jobs}: each worker is a process with memory of its own, and more than this machine's processors ({cores}) "
-            f"make nothing faster. Use at most {most}."
+            f"--jobs {jobs}",
+            f"each worker is a process with memory of its own, and more than this machine's processors ({cores}) make nothing faster",
+            f"Use at most {most}.",
         )
 
 
@@ -189,7 +190,7 @@ def _lines(stream: BinaryIO, name: str) -> Iterator[tuple[int, bytes | None]]:
             else:
                 yield number, line
     except (OSError, EOFError) as error:  # a .gz that is cut off, a disk that fails
-        raise UserError(f"{name}: cannot be read after line {number} ({error}).") from None
+        raise UserError(name, f"cannot be read after line {number} ({error}).") from None
 
 
 def read_row(line: bytes | None, number: int, default: str | None) -> Row:
@@ -307,7 +308,7 @@ def _opened(source: str) -> Iterator[BinaryIO]:
         if isinstance(error, UserError):
             raise
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"{source}: cannot be opened ({reason}). Name a JSONL file, or - for standard input.") from None
+        raise UserError(source, f"cannot be opened ({reason})", "Name a JSONL file, or - for standard input.") from None
 
 
 @contextlib.contextmanager
@@ -319,6 +320,8 @@ def _output(out: str | None) -> Iterator[IO[str]]:
         handle = open(out, "w", encoding="ascii")  # noqa: SIM115  (closed below; json.dumps escapes everything else)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"--out {out}: cannot be written ({reason}). Name a file in a folder that exists.") from None
+        raise UserError(
+            f"--out {out}", f"cannot be written ({reason})", "Name a file in a folder that exists."
+        ) from None
     with handle:
         yield handle

@@ -76,8 +76,8 @@ def disk_full(error: BaseException, folder: Path) -> DiskFull | None:
     where = Path(os.fsdecode(named)) if isinstance(named, str | bytes) else folder
     free = free_bytes(where) / 1e6
     return DiskFull(
-        f"{where} could not be written: the disk is full, or a quota is reached ({free:.1f} MB free). Free space and start "
-        "again: the previous commit is intact."
+        f"{where} could not be written: the disk is full, or a quota is reached ({free:.1f} MB free)",
+        fix="Free space and start again: the previous commit is intact.",
     )
 
 
@@ -153,7 +153,7 @@ def json_lines(path: Path, *, skip_damaged: bool = False) -> Iterator[dict[str, 
             if isinstance(line, dict):
                 yield line
             elif not skip_damaged:
-                raise DataError(f"{path}, line {number}: not a JSON object; the file is damaged.")
+                raise DataError(f"{path}, line {number}", "not a JSON object; the file is damaged.")
 
 
 @contextlib.contextmanager

@@ -105,11 +105,13 @@ def origins() -> dict[str, dict[str, Origin]]:
             for name, target in methods.items():
                 if name in core_names(slot):
                     raise UserError(
-                        f"plugins: {plugin} brings {slot}: {name}, and there is a method {name} in the core. Call it otherwise."
+                        "plugins",
+                        f"{plugin} brings {slot}: {name}, and there is a method {name} in the core",
+                        "Call it otherwise.",
                     )
                 if name in table.setdefault(slot, {}):
                     other = table[slot][name].plugin
-                    raise UserError(f"plugins: {plugin} and {other} both bring {slot}: {name}. Rename one of them.")
+                    raise UserError("plugins", f"{plugin} and {other} both bring {slot}: {name}", "Rename one of them.")
                 table[slot][name] = _origin(plugin, module, target, distribution)
     return table
 
@@ -125,8 +127,8 @@ def _modules() -> list[tuple[str, ModuleType, str]]:
             modules.append((point.value, point.load(), point.dist.name if point.dist else ""))
         except Exception as error:
             raise UserError(
-                f"the installed plug-in {point.name} ({point.value}) cannot be imported: {type(error).__name__}: {error}. Repair or "
-                "uninstall it."
+                f"the installed plug-in {point.name} ({point.value}) cannot be imported: {type(error).__name__}: {error}",
+                fix="Repair or uninstall it.",
             ) from error
     return modules + [(name, module, "") for name, module in _named.items()]
 
@@ -144,8 +146,9 @@ def _table(module: ModuleType, plugin: str) -> Mapping[str, Mapping[str, Any]]:
     table = getattr(module, "PARTS", None)
     if not isinstance(table, Mapping) or not all(isinstance(methods, Mapping) for methods in table.values()):
         raise UserError(
-            f"plugins: {plugin} has no table PARTS of its methods. Add, for example, PARTS = "
-            '{"rlvr.advantage": {"my_advantage": my_advantage}}.'
+            "plugins",
+            f"{plugin} has no table PARTS of its methods",
+            'Add, for example, PARTS = {"rlvr.advantage": {"my_advantage": my_advantage}}.',
         )
     return table
 
@@ -155,20 +158,20 @@ def _import(name: str) -> ModuleType:
     try:
         if name.endswith(".py"):
             if not path.is_file():
-                raise UserError(f"plugins: there is no file {name}. Paths are relative to the working folder.")
+                raise UserError("plugins", f"there is no file {name}", "Paths are relative to the working folder.")
             search_working_folder()
             return _of_file(path.resolve())
         return import_named(name)
     except UserError:
         raise
     except NameTaken as clash:
-        raise UserError(f"plugins: {clash}.") from None
+        raise UserError("plugins", f"{clash}.") from None
     except ModuleNotFoundError as error:
         if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise UserError(f"plugins: there is no module {name!r}. Install it, or name a .py file.") from None
-        raise UserError(f"plugins: {name} imports {error.name}, which is not installed.") from error
+            raise UserError("plugins", f"there is no module {name!r}", "Install it, or name a .py file.") from None
+        raise UserError("plugins", f"{name} imports {error.name}, which is not installed.") from error
     except Exception as error:
-        raise UserError(f"plugins: {name} fails when it is imported: {type(error).__name__}: {error}.") from error
+        raise UserError("plugins", f"{name} fails when it is imported: {type(error).__name__}: {error}.") from error
 
 
 def _of_file(path: Path) -> ModuleType:

@@ -37,6 +37,15 @@ def redact(text: object) -> str:
     return redacted
 
 
+def redact_all(value: Any) -> Any:
+    """The value with every text in it, whatever lists and mappings it is in, without secrets; what JSON does not know becomes text."""
+    if isinstance(value, dict):
+        return {str(name): redact_all(entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact_all(entry) for entry in value]
+    return value if value is None or isinstance(value, bool | int | float) else redact(value)
+
+
 def secret_in(address: str) -> str | None:
     """What is secret in an address, in words; None where nothing is.
 

@@ -102,5 +102,5 @@ class Bound:
     def __call__(self, columns: Mapping[str, Any]) -> Any:
         missing = [c for c in self.needs if columns.get(c) is None]
         if missing:
-            raise RecipeError(f"{self.slot}: {self.name} needs {', '.join(missing)}, which nothing here produces.")
+            raise RecipeError(self.slot, f"{self.name} needs {', '.join(missing)}, which nothing here produces.")
         return self.fn(**{c: columns[c] for c in self.takes})

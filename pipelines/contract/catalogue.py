@@ -79,7 +79,7 @@ def load(slot: str, name: str, field: str | None = None) -> Callable:
     """
     where = origin(slot, name)
     if where is None:
-        raise RecipeError(f"{field or slot}: no method called {name!r}. {did_you_mean(name, names(slot))}")
+        raise RecipeError(field or slot, f"no method called {name!r}", did_you_mean(name, names(slot)))
     fn = where.load()
     file = f"{slot}/{name}.py" if not where.plugin else f"{where.plugin}: {slot}: {name}"
     if not isinstance(getattr(fn, "card", None), Card):
@@ -144,17 +144,19 @@ def _weight(slot: str, value: Any) -> float:
     except (TypeError, ValueError):
         weight = float("nan")
     if not abs(weight) <= LARGEST:
-        raise RecipeError(f"{slot}.weight: a finite number is wanted (got {str(value)[:60]!r}).")
+        raise RecipeError(f"{slot}.weight", f"a finite number is wanted (got {str(value)[:60]!r}).")
     if slot == DIVERGENCE and weight < 0:
         raise RecipeError(
-            f"{slot}.weight: {weight:g} pays the policy for leaving the reference. Use a number above 0, or 0 to measure the distance only."
+            f"{slot}.weight",
+            f"{weight:g} pays the policy for leaving the reference",
+            "Use a number above 0, or 0 to measure the distance only.",
         )
     return weight
 
 
 def _where(slot: str, value: Any) -> str:
     if value not in ("loss", "reward"):
-        raise RecipeError(f"{slot}.where: 'loss' or 'reward' is wanted (got {str(value)[:60]!r}).")
+        raise RecipeError(f"{slot}.where", f"'loss' or 'reward' is wanted (got {str(value)[:60]!r}).")
     return str(value)
 
 
@@ -170,7 +172,7 @@ def bind(slot: str, spec: str | Mapping[str, Any], field: str | None = None) -> 
     fields = {"kind": spec} if isinstance(spec, str) else dict(spec)
     where_said = field or slot
     if "kind" not in fields:
-        raise RecipeError(f"{where_said}: say which method with `kind`. Known: {', '.join(names(slot))}.")
+        raise RecipeError(where_said, "say which method with `kind`", f"Known: {', '.join(names(slot))}.")
     name = str(fields.pop("kind"))[:120]
     weight = _weight(slot, fields.pop("weight", 1.0)) if slot in TERMS else 1.0
     where = _where(slot, fields.pop("where", "loss")) if slot == DIVERGENCE else "loss"
@@ -182,10 +184,10 @@ def bind(slot: str, spec: str | Mapping[str, Any], field: str | None = None) -> 
         first = error.errors()[0]
         field_name = ".".join(place(first))[:120]
         allowed = ", ".join(model.model_fields) or "none"
-        hint = did_you_mean(field_name, model.model_fields) if first["type"] == "extra_forbidden" else ""
-        complaint = "no such setting" if first["type"] == "extra_forbidden" else message(first)
-        text = f"{where_said}.{field_name}: {complaint}. {hint} Settings of {name}: {allowed}."
-        raise RecipeError(" ".join(text.split())) from None
+        unknown = first["type"] == "extra_forbidden"
+        hint = f"{did_you_mean(field_name, model.model_fields)} " if unknown else ""
+        complaint = "no such setting" if unknown else " ".join(message(first).split())
+        raise RecipeError(f"{where_said}.{field_name}", complaint, f"{hint}Settings of {name}: {allowed}.") from None
     instance = fn(**settings) if inspect.isclass(fn) else FunctionMethod(fn, settings)
     parts = instance.parts() if isinstance(instance, Method) else ()
     needed = tuple(dict.fromkeys([*needs(fn), *(column for part in parts for column in part.needs)]))

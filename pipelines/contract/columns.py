@@ -342,7 +342,7 @@ SFT_COLUMNS: dict[str, Column] = {
     "logp": Column("M", "float32", Phase.LOSS, "the policy", "Log-probability (nats) of each trained token, with gradient.",
                    span=(-3.0, 0.0)),
     "logp_old": Column("M", "float32", Phase.LOSS, "the policy before the step", "The same before the first of the step's updates, without "
-                       "gradient.", part=True, hint="Make several updates a step: sft.mini_batches: 8.", span=(-3.0, 0.0)),
+                       "gradient.", part=True, hint="Make several updates a step: mini_batches: 8.", span=(-3.0, 0.0)),
 }  # fmt: skip
 """What a loss of SFT may know of the tokens of a forward pass."""
 TABLES = {"sft": SFT_COLUMNS, "preference": PREFERENCE_COLUMNS, "reward_model": REWARD_MODEL_COLUMNS}
@@ -372,6 +372,6 @@ def register(brought: Mapping[str, Column], plugin: str) -> None:
     for name, column in brought.items():
         if COLUMNS.setdefault(name, column) is not column:
             raise RecipeError(
-                f"plugins: {plugin} brings a column {name!r}, and there is one of that name. Call it otherwise."
+                "plugins", f"{plugin} brings a column {name!r}, and there is one of that name", "Call it otherwise."
             )
         PLUGINS[name] = plugin

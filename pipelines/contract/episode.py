@@ -169,8 +169,9 @@ def start(request: RolloutRequest, context: RolloutContext) -> Episode:
     episode, *others = _seated(request, context)
     if others:
         raise RecipeError(
-            f"rlvr.rollout: problem {request.problem.uid} is a game that the policy plays with itself, which rollout: multi_turn alone "
-            "can. Use that, or give the data an `opponent`: random or perfect."
+            "rlvr.rollout",
+            f"problem {request.problem.uid} is a game that the policy plays with itself, which rollout: multi_turn alone can",
+            "Use that, or give the data an `opponent`: random or perfect.",
         )
     return episode
 
@@ -201,8 +202,8 @@ def _world(request: RolloutRequest, context: RolloutContext) -> tuple[str, envir
     name = request.problem.info.get("environment")
     if name is None:
         raise RecipeError(
-            f"rlvr.rollout: problem {request.problem.uid} has no environment; multi-turn rollouts need records of a source with "
-            "kind: environment."
+            "rlvr.rollout",
+            f"problem {request.problem.uid} has no environment; multi-turn rollouts need records of a source with kind: environment.",
         )
     world = environments.make(str(name))
     world.reset(request.problem)

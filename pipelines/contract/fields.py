@@ -61,7 +61,7 @@ def message(entry: Mapping[str, Any]) -> str:
     """What one of pydantic's complaints says, without its own words around it."""
     if entry["type"] == "string_pattern_mismatch":
         return FORMS.get(entry["ctx"]["pattern"], str(entry["msg"]))
-    return str(entry["msg"]).removeprefix("Value error, ")
+    return str(entry["ctx"]["error"] if entry["type"] == "value_error" else entry["msg"])
 
 
 def place(entry: Mapping[str, Any]) -> list[str]:

@@ -27,8 +27,9 @@ def check(label: str, problems: list[Problem]) -> None:
     tried = [(p, text) for p in problems for text in NONSENSE if text != p.answer.strip()]
     for problem, text in _correct(tried):
         raise DataError(
-            f"curate.sources: {label}: the verifier {problem.verifier} calls {text!r} a correct answer where the data says "
-            f"{problem.answer[:80]!r}. A model would learn to say that; choose another verifier or source."
+            "curate.sources",
+            f"{label}: the verifier {problem.verifier} calls {text!r} a correct answer where the data says {problem.answer[:80]!r}",
+            "A model would learn to say that; choose another verifier or source.",
         )
     swapped = [
         (p, q.answer) for p in problems for q in problems if " ".join(q.answer.split()) != " ".join(p.answer.split())
@@ -37,8 +38,10 @@ def check(label: str, problems: list[Problem]) -> None:
     if len(swapped) >= ROWS and len(paid) > len(swapped) / 2:
         problem, text = paid[0]
         raise DataError(
-            f"curate.sources: {label}: the verifier {problem.verifier} calls the answers of other rows correct, such as "
-            f"{text[:80]!r} for {problem.answer[:80]!r}. Choose another verifier or source."
+            "curate.sources",
+            f"{label}: the verifier {problem.verifier} calls the answers of other rows correct, such as {text[:80]!r} for "
+            f"{problem.answer[:80]!r}",
+            "Choose another verifier or source.",
         )
 
 

@@ -164,14 +164,14 @@ class CurateKind(Kind):
 
                 if source.verifier not in verifiers.known():
                     hint = did_you_mean(source.verifier, verifiers.known())
-                    raise RecipeError(f"{field}.verifier: unknown verifier {source.verifier!r}. {hint}")
+                    raise RecipeError(f"{field}.verifier", f"unknown verifier {source.verifier!r}", hint)
 
 
 def _check_self_supervised(name: str, field: str) -> None:
     known = plugins.names(SELF_SUPERVISED)
     if name not in known:
         raise RecipeError(
-            f"{field}.self_supervised: no problems called {name!r} are made of texts. {did_you_mean(name, known)}"
+            f"{field}.self_supervised", f"no problems called {name!r} are made of texts", did_you_mean(name, known)
         )
 
 
@@ -191,7 +191,9 @@ def _check_selection(node: Node, source: Source, field: str) -> None:
     for value in (source.select.by, *(factor.name for factor in source.select.factors)):
         if value in lacking:
             raise RecipeError(
-                f"{field}: {value} is a value of completions that {source.path} does not give them. Set {lacking[value]} in {source.path}."
+                field,
+                f"{value} is a value of completions that {source.path} does not give them",
+                f"Set {lacking[value]} in {source.path}.",
             )
     writes = getattr(sampled.settings, "new_prompts", None) is not None
     if writes != (source.select.kind == PROMPTS):
@@ -203,29 +205,37 @@ def _check_selection(node: Node, source: Source, field: str) -> None:
     plays = plays_episodes(sampled)
     if source.select.kind == STEPS and not plays and getattr(sampled.settings, "step_labels", None) is None:
         raise RecipeError(
-            f"{field}: {source.path} labels no steps. Name a sample stage with `step_labels` that reads it, or one that plays episodes."
+            field,
+            f"{source.path} labels no steps",
+            "Name a sample stage with `step_labels` that reads it, or one that plays episodes.",
         )
     if source.select.discount < 1 and source.select.kind == STEPS and not plays:
         raise RecipeError(
-            f"{field}.discount: it is of the turns of episodes, and {source.path} labels completions. Leave it out."
+            f"{field}.discount",
+            f"it is of the turns of episodes, and {source.path} labels completions",
+            "Leave it out.",
         )
     if source.select.importance is not None and source.select.kind == PREFERRED and not plays:
         raise RecipeError(
-            f"{field}.importance: it is of the turns of episodes, and {source.path} compares single answers. Leave it out."
+            f"{field}.importance",
+            f"it is of the turns of episodes, and {source.path} compares single answers",
+            "Leave it out.",
         )
     if source.select.kind == SEGMENTS and not plays:
         raise RecipeError(
-            f"{field}: segments are parts of episodes, and {source.path} samples single answers. Give it `episodes: {{max_turns: 10}}`, or "
-            "choose another selection."
+            field,
+            f"segments are parts of episodes, and {source.path} samples single answers",
+            "Give it `episodes: {max_turns: 10}`, or choose another selection.",
         )
     if source.select.kind == PREFERRED and getattr(sampled.settings, "comparisons", None) is None:
         raise RecipeError(
-            f"{field}: {source.path} compares nothing. Name a sample stage with `comparisons` that reads it."
+            field, f"{source.path} compares nothing", "Name a sample stage with `comparisons` that reads it."
         )
     if plays and source.select.kind not in (SEGMENTS, PREFERRED, STEPS, "pass_rate"):
         raise RecipeError(
-            f"{field}: {source.path} plays episodes, and {source.select.kind} is about single answers. Choose segments, preferred, "
-            "steps or pass_rate."
+            field,
+            f"{source.path} plays episodes, and {source.select.kind} is about single answers",
+            "Choose segments, preferred, steps or pass_rate.",
         )
 
 
@@ -252,12 +262,12 @@ def _check_files(path: str, field: str) -> None:
 
     paths = data_files(path)
     if not paths:
-        raise RecipeError(f"{field}.path: no file at {path}.")
+        raise RecipeError(f"{field}.path", f"no file at {path}.")
     try:
         for each in paths:
             check_readable(each)
     except DataError as error:
-        raise RecipeError(str(error).replace("curate.sources.path", f"{field}.path")) from None
+        raise RecipeError(problems=error.moved("curate.sources.path", f"{field}.path").problems) from None
 
 
 KIND = CurateKind()

@@ -89,8 +89,9 @@ def turns(
     for (_, message), target in targets.items():
         if not steps.is_label(target):
             raise DataError(
-                f"curate.sources.select: the mean return of {message!r:.60} in the episodes of {problem.uid} is {target:g}, and a label is "
-                "from 0 to 1. Let the environment pay an outcome from 0 to 1, at the end."
+                "curate.sources.select",
+                f"the mean return of {message!r:.60} in the episodes of {problem.uid} is {target:g}, and a label is from 0 to 1",
+                "Let the environment pay an outcome from 0 to 1, at the end.",
             )
     distinct: dict[str, Segment] = {part.key: part for episode in played for part in episode if part.text.strip()}
     ordered = [distinct[key] for key in sorted(distinct)]

@@ -39,7 +39,9 @@ def with_values(rows: Sequence[dict[str, Any]], name: str) -> list[dict[str, Any
     valued = [{**row, "rank": value} for row in rows if (value := value_of(row, name)) is not None]
     if rows and not valued and not any(name in json.loads(row["components"]) for row in rows):
         known = ", ".join(sorted({*OF_ROWS, *(key for row in rows for key in json.loads(row["components"]))}))
-        raise DataError(f"curate.sources.select: no completion of {rows[0]['uid']} has {name!r}. There are: {known}.")
+        raise DataError(
+            "curate.sources.select", f"no completion of {rows[0]['uid']} has {name!r}", f"There are: {known}."
+        )
     return valued
 
 

@@ -87,7 +87,9 @@ def run(
         counts.close()
         if counts.quarantined == counts.read:
             raise DataError(counts.all_quarantined())
-        raise DataError(f"nothing is left after the filters: {counts.largest_loss()}. Loosen that step in `curate`.")
+        raise DataError(
+            f"nothing is left after the filters: {counts.largest_loss()}", fix="Loosen that step in `curate`."
+        )
     about = {"splits": splits, "template": models.template_identity(tokenizer)}
     (out / "data.json").write_text(json.dumps(about, indent=1, sort_keys=True))
     counts.write(splits, about | {"benchmark_questions": leaks.texts if leaks else 0})
@@ -133,8 +135,10 @@ class _Alike:
             return
         fix = "`prompt_template`" if source.prompt_template else "`columns: {prompt: COLUMN}`"
         raise DataError(
-            f"{field}: all {self.rows:,} rows of {label} have the same prompt, {self.first.prompt[-1]['content'][:80]!r}, and not the same "
-            f"answer or info. Put what tells them apart into the prompt: see {fix}."
+            field,
+            f"all {self.rows:,} rows of {label} have the same prompt, {self.first.prompt[-1]['content'][:80]!r}, and not the same answer "
+            "or info",
+            f"Put what tells them apart into the prompt: see {fix}.",
         )
 
 
@@ -234,7 +238,7 @@ def _first_pass(
             control.check(label, controls)
     writer.close()
     if counts.read == 0:
-        raise DataError("curate.sources: the sources hold no rows.")
+        raise DataError("curate.sources", "the sources hold no rows.")
     return kept
 
 

@@ -121,8 +121,9 @@ def action_values(transitions: Sequence[Transition], discount: float) -> dict[Ac
         if change <= CONVERGED:
             return quality
     raise DataError(
-        "curate.sources.select.discount: in the stored episodes a way that returns to its first state pays or costs something, so its "
-        "states have no value. Use a discount below 1, or prefer: partial_return."
+        "curate.sources.select.discount",
+        "in the stored episodes a way that returns to its first state pays or costs something, so its states have no value",
+        "Use a discount below 1, or prefer: partial_return.",
     )
 
 
@@ -200,8 +201,9 @@ def episode_of(row: dict[str, Any]) -> dict[str, Any]:
     told = row.get(samples.EPISODE)
     if told is None:
         raise DataError(
-            "curate.sources.select: segments are parts of episodes, and the stage sampled single answers. Give its stage "
-            "`episodes: {max_turns: 10}`, or choose another selection."
+            "curate.sources.select",
+            "segments are parts of episodes, and the stage sampled single answers",
+            "Give its stage `episodes: {max_turns: 10}`, or choose another selection.",
         )
     episode: dict[str, Any] = json.loads(told)
     return episode

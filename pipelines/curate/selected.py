@@ -158,7 +158,9 @@ def _more_columns(folder: Path, select: Selection) -> list[str]:
     columns = [name for name in wanted.get(select.kind, []) if samples.has_column(folder, name)]
     if select.kind == "preferred" and samples.COMPARISONS not in columns:
         raise DataError(
-            "curate.sources.select: preferred reads comparisons, and the stage made none. Name a sample stage with `comparisons`."
+            "curate.sources.select",
+            "preferred reads comparisons, and the stage made none",
+            "Name a sample stage with `comparisons`.",
         )
     return columns
 
@@ -270,8 +272,9 @@ def prefix(text: str, share: float) -> str:
 def _majority(problem: Problem, rows: list[Completion], select: Selection) -> Iterator[Problem]:
     if problem.verifier not in VOTING:
         raise DataError(
-            f"curate.sources.select: a majority needs records whose verifier compares answers ({', '.join(VOTING)}), and "
-            f"{problem.uid} has {problem.verifier}. Choose another selection."
+            "curate.sources.select",
+            f"a majority needs records whose verifier compares answers ({', '.join(VOTING)}), and {problem.uid} has {problem.verifier}",
+            "Choose another selection.",
         )
     answers = verifiers.extract_answers([(problem.verifier, row["text"]) for row in rows])
     votes = Counter(answer for answer in answers if answer)

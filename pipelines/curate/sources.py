@@ -83,8 +83,9 @@ def _require_columns(source: Source, missing: set[str], known: dict[str, None]) 
         field = next(name for name, value in source.columns.items() if value == column)
         existing = ", ".join(list(known)[:50])
         raise DataError(
-            f"curate.sources.columns.{field}: {source.path or source.task} has no column {column!r}. "
-            f"Its columns: {existing}."
+            f"curate.sources.columns.{field}",
+            f"{source.path or source.task} has no column {column!r}",
+            f"Its columns: {existing}.",
         )
 
 
@@ -94,13 +95,13 @@ def _reasoning_gym(source: Source) -> Iterator[Row]:
 
     task = str(source.task)
     if task not in DATASETS:
-        raise DataError(f"curate.sources: reasoning-gym has no task {task!r}. {did_you_mean(task, DATASETS)}")
+        raise DataError("curate.sources", f"reasoning-gym has no task {task!r}", did_you_mean(task, DATASETS))
     if why := refusal(task):
-        raise DataError(f"curate.sources: {why} Choose another task.")
+        raise DataError("curate.sources", f"{why} Choose another task.")
     try:
         dataset = reasoning_gym.create_dataset(task, size=source.size, seed=source.seed, **source.config)
     except (TypeError, AssertionError, ValueError) as error:
-        raise DataError(f"curate.sources: reasoning-gym task {task} refuses its config: {error}") from error
+        raise DataError("curate.sources", f"reasoning-gym task {task} refuses its config: {error}") from error
     for number in range(len(dataset)):
         entry = dataset[number]
         info = {"task": task, "metadata": json.dumps(entry["metadata"], default=str)}
@@ -132,7 +133,7 @@ def _stage(source: Source, folder: Path | None) -> Iterator[Row]:
 def _files(source: Source) -> Iterator[Row]:
     paths = data_files(str(source.path))
     if not paths:
-        raise DataError(f"curate.sources.path: no file at {source.path}.")
+        raise DataError("curate.sources.path", f"no file at {source.path}.")
     yield from _read(paths, source)
 
 
@@ -164,8 +165,9 @@ def _hub(source: Source) -> Iterator[Row]:
     except (OSError, ValueError, DatasetsError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0][:200].rstrip(".")
         raise DataError(
-            f"curate.sources.path: the dataset {source.path} could not be loaded ({first}). "
-            "Check the name, the configuration, the split and the network; a local folder or `kind: file` works offline."
+            "curate.sources.path",
+            f"the dataset {source.path} could not be loaded ({first})",
+            "Check the name, the configuration, the split and the network; a local folder or `kind: file` works offline.",
         ) from error
 
 
@@ -184,6 +186,6 @@ def _split_files(folder: Path, source: Source) -> list[Path]:
         by_split = {str(split): files for split, files in (builder.config.data_files or {}).items()}
     if source.split not in by_split:
         hint = did_you_mean(source.split, by_split)
-        raise DataError(f"curate.sources.split: {source.path} has no split {source.split!r}. {hint}")
+        raise DataError("curate.sources.split", f"{source.path} has no split {source.split!r}", hint)
     paths = [Path(file) for file in by_split[source.split]]
     return [real / path.relative_to(shown) if path.is_relative_to(shown) else path for path in paths]

@@ -46,7 +46,8 @@ def _rows(folder: Path) -> Iterator[list[dict]]:
     for rows in samples.by_problem(folder, [*dataset.SCHEMA, "text", "stop"]):
         if samples.WRITTEN_FROM not in dataset.from_row(rows[0]).info:
             raise DataError(
-                f"{folder} holds answers and no prompts. Give its stage `new_prompts`, or choose another selection."
+                f"{folder} holds answers and no prompts",
+                fix="Give its stage `new_prompts`, or choose another selection.",
             )
         yield rows
 

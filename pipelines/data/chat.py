@@ -80,8 +80,9 @@ def render_text(
             return text + (habits(tokenizer).header if generation_prompt else "")
         reason = reason or f"it does not show {lacking}"
     raise TemplateRefusal(
-        f"model.chat_template: the template refuses a conversation with the roles "
-        f"{', '.join(m['role'] for m in messages)} ({str(reason)[:200]}). Change the data, or give another template."
+        "model.chat_template",
+        f"the template refuses a conversation with the roles {', '.join(m['role'] for m in messages)} ({str(reason)[:200]})",
+        "Change the data, or give another template.",
     ) from (reason if isinstance(reason, Exception) else None)
 
 
@@ -180,7 +181,8 @@ def render_answer(
         lost = sorted({c for c in answer if unknown in tokenizer(c, add_special_tokens=False)["input_ids"]})[:20]
         raise DataError(
             f"record {record}: the tokenizer has no token for {''.join(lost)!r} of the answer, so the model would learn to write the "
-            "unknown token. Name the characters in `model.tokenizer.extra_characters`, or leave such records out."
+            "unknown token",
+            fix="Name the characters in `model.tokenizer.extra_characters`, or leave such records out.",
         )
     return tokens, start
 
@@ -209,8 +211,9 @@ def _rendered_answer(
     if ended and not stops(tokenizer) & set(tokens[len(prompt_ids) :]):
         if tokenizer.eos_token_id is None:
             raise ModelError(
-                "model.chat_template: the template writes no end token after an answer, and the tokenizer has none, so a model "
-                "would never stop. Name an eos_token in tokenizer_config.json."
+                "model.chat_template",
+                "the template writes no end token after an answer, and the tokenizer has none, so a model would never stop",
+                "Name an eos_token in tokenizer_config.json.",
             )
         tokens.append(tokenizer.eos_token_id)
     return tokens, len(prompt_ids)
@@ -278,8 +281,9 @@ def _verbatim(
         head = ""
     else:
         raise ModelError(
-            f"model.chat_template: the prompt of record {record} is not a prefix of its conversation, so the loss "
-            "could not be limited to the answer. Use a template whose generation prompt starts the assistant's turn."
+            "model.chat_template",
+            f"the prompt of record {record} is not a prefix of its conversation, so the loss could not be limited to the answer",
+            "Use a template whose generation prompt starts the assistant's turn.",
         )
     if opened and THINK_END not in head:
         answer = answer.removeprefix(THINK_START).removeprefix("\n")
@@ -327,7 +331,7 @@ def reply_tokens(
     rendered = render_text(tokenizer, messages)
     if _MARK not in rendered:
         raise ModelError(
-            "model.chat_template: the template drops or changes earlier answers; it cannot be used with turns."
+            "model.chat_template", "the template drops or changes earlier answers; it cannot be used with turns."
         )
     rest = rendered.split(_MARK, 1)[1]
     ends = [str(end) for end in (end_of_turn(tokenizer), tokenizer.eos_token) if end]

@@ -50,7 +50,7 @@ def read_split(data: Path, split: str, *, raw_texts: bool = False) -> list[Probl
     path = data / f"{split}.parquet"
     if not path.exists():
         known = [p.stem for p in data.glob("*.parquet")]
-        raise DataError(f"the data has no split {split!r}. {did_you_mean(split, known)}")
+        raise DataError(f"the data has no split {split!r}", fix=did_you_mean(split, known))
     problems = list(iter_problems(path))
     if not problems:
         raise DataError(
@@ -59,8 +59,8 @@ def read_split(data: Path, split: str, *, raw_texts: bool = False) -> list[Probl
     text = next((problem for problem in problems if problem.raw_text is not None), None)
     if text is not None and not raw_texts:
         raise DataError(
-            f"split {split!r} holds raw texts, which only an sft stage can train on (record {text.uid}, {text.source}). Send them to a "
-            "split of their own: curate.sources.N.splits."
+            f"split {split!r} holds raw texts, which only an sft stage can train on (record {text.uid}, {text.source})",
+            fix="Send them to a split of their own: curate.sources.N.splits.",
         )
     return problems
 

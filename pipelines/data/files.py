@@ -74,7 +74,7 @@ def shown_names(paths: list[Path]) -> dict[Path, str]:
 def refuse(path: Path, fault: str, fix: str) -> DataError:
     """The error of a file that cannot be used: one line with the path, the fault and what to do."""
     fault = " ".join(fault.split())[:200].rstrip(".")
-    return DataError(f"curate.sources.path: {path}: {fault}. {fix}")
+    return DataError("curate.sources.path", f"{path}: {fault}", fix)
 
 
 class _Snapshot(io.RawIOBase):

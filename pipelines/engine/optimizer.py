@@ -74,8 +74,8 @@ class Stepper:
         self.optimizer.zero_grad(set_to_none=True)
         if self.bad_in_a_row >= self.max_bad:
             raise Interrupted(
-                f"step {number}: the gradient was not finite {self.bad_in_a_row} times in a row. The last good checkpoint is "
-                "kept. Lower optimizer.learning_rate or max_grad_norm, or use dtype: float32."
+                f"step {number}: the gradient was not finite {self.bad_in_a_row} times in a row. The last good checkpoint is kept",
+                fix="Lower optimizer.learning_rate or max_grad_norm, or use dtype: float32.",
             )
         shown = float(norm) if finite else float("inf")
         return {"grad_norm": shown, "learning_rate": learning_rate, "skipped_steps": float(self.skipped)}

@@ -107,8 +107,10 @@ def _store(place: str, rank: int, size: int) -> dist.Store:
         return dist.FileStore(where, size)
     if kind != "tcp":
         raise ModelError(
-            "processes: several ranks need a private place to meet. Start them with `python -m pipelines.stage.launch`, not "
-            "torchrun: its store listens on every interface and unpickles what it is sent."
+            "processes",
+            "several ranks need a private place to meet",
+            "Start them with `python -m pipelines.stage.launch`, not torchrun: its store listens on every interface and unpickles what "
+            "it is sent.",
         )
     host, _, port = where.rpartition(":")
     if rank != 0:

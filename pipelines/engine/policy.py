@@ -54,7 +54,7 @@ class Policy:
 
     def __init__(self, model: Any, sampling: Sampling, *, dtype: str = "float32") -> None:
         if isinstance(model, Guided):
-            raise ModelError("guidance: two models have no single head, so their passes cannot be the trainer's")
+            raise ModelError("guidance", "two models have no single head, so their passes cannot be the trainer's")
         self.model, self.sampling, self.dtype = model, sampling, dtype
         self.causal = causal_lm(model)
         self.decoder = getattr(self.causal, self.causal.base_model_prefix)
@@ -129,7 +129,7 @@ class Policy:
             if where == "mlp":
                 mlp = getattr(self.layers[-1], "mlp", None)
                 if mlp is None:
-                    raise ModelError(f"model: the blocks of {type(self.causal).__name__} have no MLP of that name.")
+                    raise ModelError("model", f"the blocks of {type(self.causal).__name__} have no MLP of that name.")
                 hook = mlp.register_forward_pre_hook(lambda module, inputs: heard.update(mlp=inputs[0]))
                 hooks.callback(hook.remove)
             elif where != "last":
@@ -230,8 +230,9 @@ class Policy:
         if not torch.allclose(computed.float(), expected.float(), atol=1e-3, rtol=1e-3):
             name = type(self.causal).__name__
             raise ModelError(
-                f"model: {name} computes its logits in a way this engine does not know. Use another model, and please report "
-                "its family."
+                "model",
+                f"{name} computes its logits in a way this engine does not know",
+                "Use another model, and please report its family.",
             )
 
     def reference(self) -> Any:

@@ -96,11 +96,12 @@ def _classifier(causal: Any, pad: int) -> Any:
             classifier = AutoModelForSequenceClassification.from_config(config)
     except ValueError:
         raise ModelError(
-            f"model: transformers has no sequence classification for {type(causal).__name__}, which a reward model is saved as. "
-            "Use another family, such as llama, qwen2, qwen3 or gemma."
+            "model",
+            f"transformers has no sequence classification for {type(causal).__name__}, which a reward model is saved as",
+            "Use another family, such as llama, qwen2, qwen3 or gemma.",
         ) from None
     if not hasattr(classifier, "score"):
-        raise ModelError(f"model: {type(classifier).__name__} has no head called `score`. Use another family.")
+        raise ModelError("model", f"{type(classifier).__name__} has no head called `score`", "Use another family.")
     setattr(classifier, classifier.base_model_prefix, getattr(causal, causal.base_model_prefix))
     return classifier
 
@@ -186,7 +187,7 @@ class RewardScorer:
         """
         if self.critiques:
             raise ModelError(
-                f"{self.path} writes a critique of an answer before it scores it. Use rlvr.reward: {{kind: critiqued_model}}."
+                f"{self.path} writes a critique before it scores", fix="Use rlvr.reward: {kind: critiqued_model}."
             )
         return self._score(sequences, starts, latent)
 
@@ -199,7 +200,7 @@ class RewardScorer:
         names = self.metadata.get("users", [])
         if self._users is None or user not in names:
             known = f"It knows {', '.join(names[:10])}." if names else "It was trained without reward_model.users."
-            raise ModelError(f"{self.path} knows no user called {user!r}. {known}")
+            raise ModelError(f"{self.path} knows no user called {user!r}", fix=known)
         return self._users[1][names.index(user)]
 
     def infer_latent(self, chosen: Sequence[Sequence[int]], rejected: Sequence[Sequence[int]]) -> Tensor:
@@ -232,9 +233,7 @@ class RewardScorer:
             ModelError: the model writes no critiques.
         """
         if not self.critiques:
-            raise ModelError(
-                f"{self.path} was not trained with reward_model.critique. Use rlvr.reward: {{kind: model}}."
-            )
+            raise ModelError(f"{self.path} was not trained with critiques", fix="Use rlvr.reward: {kind: model}.")
         about = self.metadata["critique"]
         prompts = [with_system_prompt(each.prompt, self.metadata.get("system_prompt")) for each in answered]
         prefixes = [
@@ -329,8 +328,8 @@ class RewardScorer:
         weights = returned[0][1] if returned and isinstance(returned[0], tuple) and len(returned[0]) > 1 else None
         if weights is None:
             raise ModelError(
-                f"the reward model {self.path}: the last block of {type(self.decoder).__name__} gives no attention weights. Use a "
-                "family such as llama, qwen2, qwen3 or gpt2."
+                f"the reward model {self.path}: the last block of {type(self.decoder).__name__} gives no attention weights",
+                fix="Use a family such as llama, qwen2, qwen3 or gpt2.",
             )
         return weights.float().cpu()
 
@@ -347,7 +346,7 @@ def _load(path: str | Path, model: Model, field: str) -> Any:
     if Path(where).is_dir():
         model_files.check_folder(Path(where))
     with (
-        model_files.reading(f"{field}: the reward model {where} could not be loaded", "Check the files and the name."),
+        model_files.reading(field, f"the reward model {where} could not be loaded", "Check the files and the name."),
         torch.random.fork_rng(devices=[]),
     ):
         config = AutoConfig.from_pretrained(where, trust_remote_code=model.trust_remote_code)
@@ -377,10 +376,11 @@ def check(config: Any, where: str | Path, field: str) -> None:
     architecture = (getattr(config, "architectures", None) or ["an unknown class"])[0]
     if not architecture.endswith(CLASSIFIER):
         raise ModelError(
-            f"{field}: {where} is no reward model but {architecture}. Name a stage of kind reward_model, or a checkpoint for sequence "
-            "classification with one label."
+            field,
+            f"{where} is no reward model but {architecture}",
+            "Name a stage of kind reward_model, or a checkpoint for sequence classification with one label.",
         )
     if config.num_labels != 1:
         raise ModelError(
-            f"{field}: {where} has {config.num_labels} labels, and a reward model has one. Name another checkpoint."
+            field, f"{where} has {config.num_labels} labels, and a reward model has one", "Name another checkpoint."
         )

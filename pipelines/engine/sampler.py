@@ -293,8 +293,10 @@ def refuse_recurrent(model: PreTrainedModel) -> None:
     others = layer_kinds(model.config.get_text_config()) - {FULL, SLIDING, "chunked_attention"}
     if others or getattr(model, "_is_stateful", False):
         raise ModelError(
-            f"model: {type(model).__name__} keeps a recurrent state ({', '.join(sorted(others)) or 'in every layer'}), and the "
-            "sampler only knows caches of keys and values. Use a family with attention in all layers."
+            "model",
+            f"{type(model).__name__} keeps a recurrent state ({', '.join(sorted(others)) or 'in every layer'}), and the sampler only "
+            "knows caches of keys and values",
+            "Use a family with attention in all layers.",
         )
 
 

@@ -221,8 +221,9 @@ class ServerSampler:
         """One completion per prefix, in order; see `Sampler`."""
         if entropy:
             raise Interrupted(
-                "sampler: a server reports no entropies, and a method here needs entropy_old. Remove the sampler section, or "
-                "choose another method."
+                "sampler",
+                "a server reports no entropies, and a method here needs entropy_old",
+                "Remove the sampler section, or choose another method.",
             )
         out: list[Completion] = [Completion([], [], Stop.ERROR) for _ in prefixes]
         places: dict[tuple[int, ...], list[int]] = {}
@@ -249,7 +250,7 @@ class ServerSampler:
         """Completions of one prompt from the server with the fewest requests; from another one if it dies."""
         while True:
             if self.closed:
-                raise Interrupted("sampler: the run is over.")
+                raise Interrupted("sampler", "the run is over.")
             with self._lock:
                 endpoint = min(self._living(), key=lambda candidate: candidate.under_way)
                 endpoint.under_way += 1
@@ -287,8 +288,10 @@ class ServerSampler:
         logs = [f"{e.process.log} says:\n  {e.process.why()}" for e in self.endpoints if e.process is not None]
         count = "the server is" if len(self.endpoints) == 1 else f"all {len(self.endpoints)} servers are"
         raise Interrupted(
-            f"sampler: {count} gone: {self._last_problem}. The last commit is good: start "
-            f"{'the run again' if logs else 'the server and the run again'}.{''.join(f' {log}' for log in logs[:1])}"
+            "sampler",
+            f"{count} gone: {self._last_problem}",
+            "The last commit is good: start "
+            f"{'the run again' if logs else 'the server and the run again'}.{''.join(f' {log}' for log in logs[:1])}",
         )
 
     def close(self) -> None:

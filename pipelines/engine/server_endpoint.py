@@ -137,8 +137,8 @@ class Endpoint:
             if late or not self.process.running:
                 how = f"did not answer within sampler.serve.startup_s ({seconds:g} s)" if late else "did not start"
                 raise Interrupted(
-                    f"sampler.serve: `{' '.join(self.process.settings.command)}` {how}. Its log {self.process.log} says:\n  "
-                    f"{self.process.why()}"
+                    "sampler.serve",
+                    f"`{' '.join(self.process.settings.command)}` {how}. Its log {self.process.log} says:\n  {self.process.why()}",
                 )
             time.sleep(0.2)
 
@@ -222,13 +222,14 @@ class Endpoint:
                 f"its log {self.process.log}" if self.process else "the address, and what stands in front of the server"
             )
             raise Interrupted(
-                f"{self.field}: {self.name} answers {path} with {answer.text[:80]!r}, and a vLLM server answers with a JSON object. "
-                f"Check {log}."
+                self.field,
+                f"{self.name} answers {path} with {answer.text[:80]!r}, and a vLLM server answers with a JSON object",
+                f"Check {log}.",
             )
         return body
 
     def _refuse(self, why: str, fix: str) -> None:
-        raise Interrupted(f"sampler: {self.name} cannot decode for this run: {why}. {fix}")
+        raise Interrupted("sampler", f"{self.name} cannot decode for this run: {why}", fix)
 
     def reload(self, patience: tuple[float, ...]) -> None:
         """Have it read the weights folder again, and forget cached prefixes."""
@@ -236,7 +237,7 @@ class Endpoint:
         for _ in attempts(patience):
             if self.post("/reset_prefix_cache", {}, patience).get("success", True):  # older servers return no status
                 return
-        raise Interrupted(f"sampler: {self.name} keeps its old prefix cache; something else is using it.")
+        raise Interrupted("sampler", f"{self.name} keeps its old prefix cache; something else is using it.")
 
     def load_adapter(self, name: str, folder: Path, patience: tuple[float, ...]) -> None:
         """Have it load LoRA adapters under a name that it does not know yet, and unload those before them.
@@ -258,7 +259,7 @@ class Endpoint:
         entries = self._choices(body, patience)[0].get("prompt_logprobs")
         if not isinstance(entries, list) or len(entries) != len(tokens):
             raise Interrupted(
-                f"sampler: {self.name} returns no prompt_logprobs, by which its weights are checked after every push."
+                "sampler", f"{self.name} returns no prompt_logprobs, by which its weights are checked after every push."
             )
         return [
             float(entry[str(token)]["logprob"]) if entry and str(token) in entry else float("nan")
@@ -304,7 +305,7 @@ class Endpoint:
             body["seed"] = seed
         choices = self._choices(body, patience)
         if len(choices) != body["n"]:
-            raise Interrupted(f"sampler: the server answered {len(choices)} of {body['n']} completions.")
+            raise Interrupted("sampler", f"the server answered {len(choices)} of {body['n']} completions.")
         return [_read(choice, stop) for choice in choices * (count // len(choices))]
 
     def _choices(self, body: dict[str, Any], patience: tuple[float, ...]) -> list[dict[str, Any]]:
@@ -315,7 +316,8 @@ class Endpoint:
         )
         if not known or not choices:
             raise Interrupted(
-                f"{self.field}: {self.name} answers /v1/completions without a list of `choices`, as a vLLM server would not."
+                self.field,
+                f"{self.name} answers /v1/completions without a list of `choices`, as a vLLM server would not.",
             )
         return sorted(choices, key=lambda choice: int(choice["index"]))
 
@@ -353,7 +355,7 @@ class Endpoint:
                     hint = f" It must run with {setting}." if answer.status_code == 404 else ""
                     if answer.has_redirect_location:
                         hint = f" It is elsewhere ({answer.headers['location'][:200]}): correct {self.field}."
-                    raise Interrupted(f"sampler: {self.name} refused {path} with {problem}{hint}")
+                    raise Interrupted("sampler", f"{self.name} refused {path} with {problem}{hint}")
         raise Unreachable(f"{self.name}{path if self.process is None else f' ({path})'} does not answer ({problem})")
 
     def close(self) -> None:
@@ -368,8 +370,9 @@ def _read(choice: dict[str, Any], stop: list[int]) -> Completion:
     logp = logprobs.get("token_logprobs")
     if not isinstance(tokens, list) or not isinstance(logp, list) or len(tokens) != len(logp):
         raise Interrupted(
-            "sampler: the server returned no token ids with a log-probability each. It must be a vLLM that knows "
-            "return_token_ids (0.10.2 or later)."
+            "sampler",
+            "the server returned no token ids with a log-probability each",
+            "Use a vLLM that knows return_token_ids (0.10.2 or later).",
         )
     ended = bool(tokens) and tokens[-1] in stop
     return Completion(tokens, [float(x) for x in logp], Stop.END if ended else Stop.LENGTH)
@@ -385,7 +388,7 @@ def authorization(settings: Server) -> dict[str, str]:
         return {}
     key = os.environ.get(settings.api_key_env, "")
     if not key:
-        raise Interrupted(f"sampler.api_key_env: the environment variable {settings.api_key_env} is not set.")
+        raise Interrupted("sampler.api_key_env", f"the environment variable {settings.api_key_env} is not set.")
     return {"Authorization": f"Bearer {key}"}
 
 

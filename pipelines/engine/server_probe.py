@@ -120,9 +120,9 @@ class Probe:
         else:
             what = "does not hold the weights that were written to its folder"
         raise StaleWeights(
-            f"sampler: {self.name} {what}. On {answer.numel()} tokens of fixed sequences its log-probabilities are off by "
-            f"{d:.3g} nats on average. Was it started on the folder in sampler.weights, on the same disk? If so, its "
-            "build cannot reload weights as asked: set serve: true, or start it with --worker-extension-cls "
-            f"whetstone_worker.Reload ({page('servers')}). Restarting the server on that folder makes this run's weights "
-            "right once, and the next push wrong again."
+            "sampler",
+            f"{self.name} {what}. On {answer.numel()} tokens of fixed sequences its log-probabilities are off by {d:.3g} nats on average",
+            "Was it started on the folder in sampler.weights, on the same disk? If so, its build cannot reload weights as asked: set "
+            f"serve: true, or start it with --worker-extension-cls whetstone_worker.Reload ({page('servers')}). Restarting the server on "
+            "that folder makes this run's weights right once, and the next push wrong again.",
         )

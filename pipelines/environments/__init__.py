@@ -130,7 +130,7 @@ def module_name(name: str) -> str:
         return f"{__name__}.{name}"
     brought = plugins.origins().get(SLOT, {}).get(name)
     if brought is None:
-        raise RecipeError(f"no environment called {name!r}. {did_you_mean(name, known())}")
+        raise RecipeError(f"no environment called {name!r}", fix=did_you_mean(name, known()))
     return brought.module
 
 
@@ -212,8 +212,9 @@ def relabel(name: str, problem: Problem, messages: Sequence[str]) -> tuple[Probl
     function = getattr(_module(name), "relabel", None)
     if function is None:
         raise RecipeError(
-            f"rlvr.rollout: the environment {name} cannot say what a lost episode did reach (its module has no relabel). Use rollout: "
-            "multi_turn."
+            "rlvr.rollout",
+            f"the environment {name} cannot say what a lost episode did reach (its module has no relabel)",
+            "Use rollout: multi_turn.",
         )
     return function(problem, messages)
 

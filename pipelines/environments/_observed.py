@@ -52,6 +52,7 @@ def of_experts(name: str, seed: int, config: dict[str, Any]) -> Iterator[str]:
             yield text_of(observations)[0]
         elif (without := without + 1) == MOST_MESSAGES:
             raise DataError(
-                f"curate.sources.text_column: none of {without:,} messages of the expert of {name} ended an episode in which more "
-                "than a question is shown. Choose an environment with turns and an expert, such as frozen_lake."
+                "curate.sources.text_column",
+                f"none of {without:,} messages of the expert of {name} ended an episode in which more than a question is shown",
+                "Choose an environment with turns and an expert, such as frozen_lake.",
             )

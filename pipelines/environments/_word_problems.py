@@ -34,7 +34,7 @@ class Drawer:
     def __init__(self, seed: int, plain_share: float, digits: tuple[int, int], kinds: Sequence[str] | None) -> None:
         for kind in kinds or ():
             if kind not in (*ARITHMETIC, *PLAIN):
-                raise RecipeError(f"environment tools: no kind {kind!r}. {did_you_mean(kind, [*ARITHMETIC, *PLAIN])}")
+                raise RecipeError(f"environment tools: no kind {kind!r}", fix=did_you_mean(kind, [*ARITHMETIC, *PLAIN]))
         self.draw = random.Random(f"word problems {seed}")
         self.choices = random.Random(f"word problems {seed} choices")
         self.plain_share, self.digits, self.kinds = plain_share, digits, kinds

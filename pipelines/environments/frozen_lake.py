@@ -312,8 +312,8 @@ def problems(
     while yielded < size:
         if refused == MAX_REFUSED:
             raise RecipeError(
-                f"environment frozen_lake: none of {MAX_REFUSED:,} maps of side {side} with ice {ice} has a way of "
-                f"{shortest} moves. Raise `side` or `ice`, or lower `shortest`."
+                f"environment frozen_lake: none of {MAX_REFUSED:,} maps of side {side} with ice {ice} has a way of {shortest} moves",
+                fix="Raise `side` or `ice`, or lower `shortest`.",
             )
         refused += 1
         cells = [["F" if draw.random() < ice else "H" for _ in range(side)] for _ in range(side)]

@@ -94,8 +94,8 @@ class World(Replayed):
         start = _shown(session.ask("reset", {**info["reset"], "seed": info["seed"]}), info["show"])
         if start != info["start"]:
             raise RecipeError(
-                f"environment openenv: {info['url']} starts an episode with {start[:80]!r}, the data with {info['start'][:80]!r}. Episodes "
-                "must depend on seed and `reset` alone, and the server must be the one that the data were made with."
+                f"environment openenv: {info['url']} starts an episode with {start[:80]!r}, the data with {info['start'][:80]!r}",
+                fix="Use the server that the data were made with; its episodes must depend on seed and `reset` alone.",
             )
         self.earned = 0.0
         for message in self.messages:
@@ -248,7 +248,9 @@ def problems(
         RecipeError: nobody answers there, the library is not installed, or a setting is none.
     """
     if not url.startswith(("http://", "https://")):
-        raise RecipeError(f"environment openenv: url {url!r} is no address. Write http://host:port of the server.")
+        raise RecipeError(
+            f"environment openenv: url {url!r} is no address", fix="Write http://host:port of the server."
+        )
     if form not in ("text", "json"):
         raise RecipeError(f"environment openenv: form {form!r} is neither text nor json.")
     settings: dict[str, Any] = {
@@ -260,7 +262,9 @@ def problems(
     except ImportError:
         raise RecipeError(f"environment openenv: install websockets: {install_hint('openenv')}.") from None
     except Unavailable as error:
-        raise RecipeError(f"environment openenv: no server answers ({error}). Start it, or correct the url.") from None
+        raise RecipeError(
+            f"environment openenv: no server answers ({error})", fix="Start it, or correct the url."
+        ) from None
     try:
         for number in range(size):
             info = {**settings, "seed": seed * 1_000_003 + number}

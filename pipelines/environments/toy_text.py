@@ -49,7 +49,7 @@ class World:
         import gymnasium
 
         if game not in IDS:
-            raise RecipeError(f"environment toy_text: no game {game!r}. {did_you_mean(game, IDS)}")
+            raise RecipeError(f"environment toy_text: no game {game!r}", fix=did_you_mean(game, IDS))
         self.game, self.scale, self.done = game, scale, False
         self.env = gymnasium.make(IDS[game], disable_env_checker=True).unwrapped
         self.env.reset(seed=seed)

@@ -94,8 +94,8 @@ class World(Replayed):
             if not await self._completed():
                 if prompt[: len(conversation)] != conversation:
                     raise RecipeError(
-                        f"environment verifiers_package: {self._name()} rewrites its conversation. Tokens of a rollout stay as they were "
-                        "drawn, so only environments that append to it can be played."
+                        f"environment verifiers_package: {self._name()} rewrites its conversation. Tokens of a rollout stay as they "
+                        "were drawn, so only environments that append to it can be played."
                     )
                 self.shown = prompt
                 return prompt[len(conversation) :]
@@ -158,8 +158,8 @@ def _environment(load: str, args: str) -> Any:
         raise RecipeError(f"environment verifiers_package: load: {clash}:{name}.") from None
     except (ImportError, AttributeError, ValueError) as error:
         raise RecipeError(
-            f"environment verifiers_package: load {load!r} cannot be imported ({error}). Install the environment's package and "
-            "write its_module:load_environment."
+            f"environment verifiers_package: load {load!r} cannot be imported ({error})",
+            fix="Install the environment's package and write its_module:load_environment.",
         ) from error
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
@@ -198,7 +198,8 @@ def _components(rubric: Any, metrics: dict[str, float]) -> dict[str, float]:
         for function, weight in zip(each.funcs, each.weights, strict=True):
             if weights.setdefault(function.__name__, weight) != weight:
                 raise RecipeError(
-                    f"environment verifiers_package: two functions {function.__name__!r} with different weights. Rename one."
+                    f"environment verifiers_package: two functions {function.__name__!r} with different weights",
+                    fix="Rename one.",
                 )
     return {name: float(value) * weights[name] for name, value in metrics.items() if weights[name]}
 
@@ -270,7 +271,8 @@ def problems(
     rows = env.get_dataset() if part == "train" else env.get_eval_dataset()
     if len(rows) < size:
         raise RecipeError(
-            f"environment verifiers_package: {load} has {len(rows)} rows ({part}), {size} are asked for. Lower size."
+            f"environment verifiers_package: {load} has {len(rows)} rows ({part}), {size} are asked for",
+            fix="Lower size.",
         )
     tools = {"tools": env.oai_tools} if env.oai_tools else {}
     for row in rows.shuffle(seed=seed).select(range(size)):

@@ -113,7 +113,7 @@ def problems(
     """
     for name in efforts or ():
         if name not in EFFORTS:
-            raise RecipeError(f"environment worked_sums: no effort {name!r}. {did_you_mean(name, EFFORTS)}")
+            raise RecipeError(f"environment worked_sums: no effort {name!r}", fix=did_you_mean(name, EFFORTS))
     if not 2 <= terms[0] <= terms[1] <= 20 or not 1 <= most <= 10**6:
         raise RecipeError("environment worked_sums: terms are from 2 to 20, the fewest first, and most from 1 to 10^6.")
     draw = random.Random(f"worked sums {seed}")

@@ -72,7 +72,7 @@ def read_settings(kind: type[Settings], settings: dict[str, Any], field: str) ->
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, (field, *first["loc"])))
-        raise RecipeError(f"{where}: {first['msg']}.") from None
+        raise RecipeError(where, f"{first['msg']}.") from None
 
 
 class Asker:
@@ -92,12 +92,12 @@ class Asker:
         model, path, of_endpoint = settings.model, settings.path, settings.url or settings.api_key_env
         if (model and path) or (required and not self.named):
             raise RecipeError(
-                f"{field}: a judge is a `model` behind an endpoint, or the model at a `path`: give one of them."
+                field, "a judge is a `model` behind an endpoint, or the model at a `path`: give one of them."
             )
         if path is not None and of_endpoint:
-            raise RecipeError(f"{field}.path: url and api_key_env are those of an endpoint. Leave them out.")
+            raise RecipeError(f"{field}.path", "url and api_key_env are those of an endpoint", "Leave them out.")
         if model is None and of_endpoint:
-            raise RecipeError(f"{field}: url and api_key_env are those of a judge. Name its `model`.")
+            raise RecipeError(field, "url and api_key_env are those of a judge", "Name its `model`.")
         self._asked: ChatEndpoint | LocalJudge | None = None
 
     @property

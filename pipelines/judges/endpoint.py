@@ -102,8 +102,9 @@ class ChatEndpoint:
             failed = [reply for reply in asked.values() if reply.text is None]
             if len(failed) == len(asked) > 0:
                 raise UserError(
-                    f"{self.field}: {redact(self.url)} answered none of {len(asked)} questions ({failed[-1].problem}). "
-                    "Start it, or correct url, model and api_key_env."
+                    self.field,
+                    f"{redact(self.url)} answered none of {len(asked)} questions ({failed[-1].problem})",
+                    "Start it, or correct url, model and api_key_env.",
                 )
             replies |= asked
         return [replies[key] for key in keys]
@@ -162,8 +163,9 @@ def address(url: str | None, field: str) -> str:
     text = url or os.environ.get(URL_VARIABLE, "")
     if not text.startswith(("http://", "https://")):
         raise UserError(
-            f"{field}.url: where is the judge? Give the address of an OpenAI-compatible endpoint, such as "
-            f"http://localhost:8000/v1, here or in {URL_VARIABLE}."
+            f"{field}.url",
+            "where is the judge? Give the address of an OpenAI-compatible endpoint, such as http://localhost:8000/v1, here or in "
+            f"{URL_VARIABLE}.",
         )
     return text.rstrip("/")
 
@@ -177,5 +179,5 @@ def authorization(api_key_env: str | None, field: str) -> dict[str, str]:
     if api_key_env is None:
         return {}
     if not os.environ.get(api_key_env):
-        raise UserError(f"{field}.api_key_env: the environment has no {api_key_env}. export {api_key_env}=...")
+        raise UserError(f"{field}.api_key_env", f"the environment has no {api_key_env}. export {api_key_env}=...")
     return {"Authorization": f"Bearer {os.environ[api_key_env]}"}

@@ -42,7 +42,7 @@ class PairwiseJudge:
         self.settings = read_settings(Settings, settings, field)
         questions.check_range(self.settings.low, self.settings.high, field)
         if fault := template.problem_with(self.settings.template, ("first", "second")):
-            raise RecipeError(f"{field}.template: {fault}")
+            raise RecipeError(f"{field}.template", fault)
         self.asker = self.settings.asker(field)
 
     def compare(self, problem: Problem, first: str, second: str) -> tuple[float, float, bool]:

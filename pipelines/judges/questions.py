@@ -126,7 +126,8 @@ def rubric_of(problem: Problem, own: Sequence[Criterion]) -> list[Criterion]:
     if entries is None:
         if not own:
             raise DataError(
-                f"rlvr.reward.criteria: the problem {problem.uid} has no info.rubric, and the recipe gives no criteria."
+                "rlvr.reward.criteria",
+                f"the problem {problem.uid} has no info.rubric, and the recipe gives no criteria.",
             )
         return list(own)
     try:
@@ -138,7 +139,8 @@ def rubric_of(problem: Problem, own: Sequence[Criterion]) -> list[Criterion]:
     except (ValidationError, TypeError, ValueError) as error:
         first = error.errors()[0]["msg"] if isinstance(error, ValidationError) else str(error)
         raise DataError(
-            f"info.rubric of the problem {problem.uid}: {first}. Write a list of criteria, or of {{criterion, weight}}."
+            f"info.rubric of the problem {problem.uid}: {first}",
+            fix="Write a list of criteria, or of {criterion, weight}.",
         ) from None
     return rubric
 
@@ -188,7 +190,7 @@ def check_range(low: int, high: int, field: str) -> None:
         RecipeError: it has no width; `field` is the recipe's.
     """
     if low >= high:
-        raise RecipeError(f"{field}.high: {high} is not above low ({low}).")
+        raise RecipeError(f"{field}.high", f"{high} is not above low ({low}).")
 
 
 def grade(

@@ -43,20 +43,22 @@ class MergeKind(Kind):
         merge: Merge = node.settings
         count = len(node.named("models"))
         if count < 2:
-            raise RecipeError("merge.models: one model is nothing to merge. Name two or more.")
+            raise RecipeError("merge.models", "one model is nothing to merge", "Name two or more.")
         if merge.weights is not None and len(merge.weights) != count:
-            raise RecipeError(f"merge.weights: {len(merge.weights)} weights for {count} models. Give one a model.")
+            raise RecipeError("merge.weights", f"{len(merge.weights)} weights for {count} models", "Give one a model.")
         if merge.method == "slerp" and count != 2:
-            raise RecipeError(f"merge.method: slerp goes between two models, and these are {count}. Use linear.")
+            raise RecipeError("merge.method", f"slerp goes between two models, and these are {count}", "Use linear.")
         unread = [name for name, methods in OF_METHODS.items() if merge.method not in methods and _is_set(node, name)]
         if unread:
             raise RecipeError(
-                f"merge.{unread[0]}: is read by {' and '.join(OF_METHODS[unread[0]])}, and the method is {merge.method}. Leave it out."
+                f"merge.{unread[0]}",
+                f"is read by {' and '.join(OF_METHODS[unread[0]])}, and the method is {merge.method}",
+                "Leave it out.",
             )
         no_base, differences = node.recipe.model.fresh is not None, merge.method in ("task_arithmetic", "ties")
         if no_base and (("base" in node.named("models")) or (differences and node.named("origin") in ((), ("base",)))):
             raise RecipeError(
-                "merge.origin: the recipe's own model is fresh. Name the stage that the models started from."
+                "merge.origin", "the recipe's own model is fresh", "Name the stage that the models started from."
             )
 
 

@@ -34,9 +34,7 @@ def run(
     for number, folder in enumerate([*folders, *([origin] if origin else [])]):
         where = f"merge.models.{number}" if number < len(folders) else "merge.origin"
         if models.template_identity(models.load_tokenizer(folder, model)) != identity:
-            raise ModelError(
-                f"{where}: renders prompts differently from the first model. Merge models of one template."
-            )
+            raise ModelError(where, "renders prompts differently from the first model", "Merge models of one template.")
         weights.append(_weights(folder, model))
         _check(where, weights[0], weights[-1])
         report.progress(number + 1, len(folders) + 1, "loading", unit="model")
@@ -61,7 +59,7 @@ def _check(where: str, first: dict[str, Any], other: dict[str, Any]) -> None:
     ]
     if different:
         raise ModelError(
-            f"{where}: {sorted(different)[0]} has another shape than in the first model, or is in one of them only."
+            where, f"{sorted(different)[0]} has another shape than in the first model, or is in one of them only."
         )
 
 

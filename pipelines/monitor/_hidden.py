@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from pipelines.base.errors import UserError
 from pipelines.contract.monitor import Monitor, StepRollouts, spread
 
 Verifier = Annotated[str, Field(pattern=r"^[a-z_]+$", max_length=60)]
@@ -29,7 +30,7 @@ class HiddenMonitor(Monitor):
 
     def __init__(self, *, verifier: str | None, function: str | None, rows: int) -> None:
         if (verifier is None) == (function is None):
-            raise ValueError("verifier: give the hidden judge as either verifier or function")
+            raise UserError("verifier", "give the hidden judge as either verifier or function")
         self.verifier, self.function, self.rows = verifier, function, rows
         self.judge_name = verifier or str(function).partition(":")[2]
 

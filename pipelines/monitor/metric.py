@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from pipelines.base.errors import UserError
 from pipelines.contract.catalogue import method
 from pipelines.contract.monitor import Monitor, mean
 
@@ -37,9 +38,9 @@ class metric(Monitor):
         over: Annotated[int, Field(ge=1, le=10_000)] = 20,
     ) -> None:
         if all(limit is None for limit in (above, below, rises_by, falls_by)):
-            raise ValueError("above: a limit is wanted: above, below, rises_by or falls_by")
+            raise UserError("above", "a limit is wanted: above, below, rises_by or falls_by")
         if above is not None and below is not None and above <= below:
-            raise ValueError(f"above: {above:g} is not over below ({below:g}), so every value breaks one of them")
+            raise UserError("above", f"{above:g} is not over below ({below:g}), so every value breaks one of them")
         self.name, self.window, self.over = metric, window, over
         self.above, self.below, self.rises_by, self.falls_by = above, below, rises_by, falls_by
         self.reads, self.label = (metric,), f"metric {metric}"

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
+from pipelines.base.errors import UserError
 from pipelines.contract.catalogue import method
 from pipelines.contract.monitor import StepRollouts, mean
 from pipelines.monitor._hidden import Function, HiddenMonitor, Verifier
@@ -47,7 +48,7 @@ class reward_hacking(HiddenMonitor):
     ) -> None:
         super().__init__(verifier=verifier, function=function, rows=rows)
         if memory < 2 * window:
-            raise ValueError(f"memory: {memory} steps do not hold two windows of {window}; use {2 * window} or more")
+            raise UserError("memory", f"{memory} steps do not hold two windows of {window}; use {2 * window} or more")
         self.rise, self.share, self.sure, self.window, self.memory = rise, share, sure, window, memory
         self.label = f"reward_hacking ({self.judge_name})"
         self.reads = self.makes = (f"hidden/{self.judge_name}", f"hidden/{self.judge_name}_reward")

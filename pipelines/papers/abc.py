@@ -64,8 +64,10 @@ class reward_attention(Provider):
         self.model = RewardScorer(self.path, settings, budget=self.passes.budget, field="rlvr.providers.model")
         if not self.model.reads(context.scorer.tokenizer()):
             raise RecipeError(
-                f"rlvr.providers.model: the reward model {self.path} has another tokenizer or chat template than the policy, so the "
-                "policy's tokens are not its own. Train it from a model of the same family."
+                "rlvr.providers.model",
+                f"the reward model {self.path} has another tokenizer or chat template than the policy, so the policy's tokens are not "
+                "its own",
+                "Train it from a model of the same family.",
             )
 
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:

@@ -52,8 +52,9 @@ class agent_prm(Reward):
         self.member = scorer.reward_model(self.path, FIELD)
         if self.member.separator is None:
             raise RecipeError(
-                f"{FIELD}: {self.path} was not trained on labels of turns. Train it with loss: step_bce and `step_labels`, on records of "
-                "select: steps."
+                FIELD,
+                f"{self.path} was not trained on labels of turns",
+                "Train it with loss: step_bce and `step_labels`, on records of select: steps.",
             )
         check_reads(self.member, scorer, FIELD, self.path)
 

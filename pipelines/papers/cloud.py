@@ -60,7 +60,7 @@ class critiqued_model(Reward):
         """Load the reward model."""
         self.model = scorer.reward_model(self.path, FIELD)
         if not self.model.critiques:
-            raise RecipeError(f"{FIELD}: {self.path} writes no critiques. Use reward: {{kind: model}}.")
+            raise RecipeError(FIELD, f"{self.path} writes no critiques", "Use reward: {kind: model}.")
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
         """Fill score, correct, status and components in place."""

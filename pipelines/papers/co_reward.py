@@ -31,8 +31,9 @@ def _no_window(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
     window = node.settings.window
     if window is not None:
         raise RecipeError(
-            f"rlvr.window: {window:g}: prompting: {part.name} compares rows of several prompts of a problem, which end in different "
-            "steps. Leave one of the two out."
+            "rlvr.window",
+            f"{window:g}: prompting: {part.name} compares rows of several prompts of a problem, which end in different steps",
+            "Leave one of the two out.",
         )
 
 
@@ -60,8 +61,9 @@ class paraphrase(Prompting):
                 text = self.template.replace("{prompt}", request.problem.prompt[-1]["content"])
             if not text:
                 raise RecipeError(
-                    f"rlvr.prompting: problem {request.problem.uid} has no info.paraphrase. Add the column to the source, or set "
-                    "prompting.template to a text with {prompt}."
+                    "rlvr.prompting",
+                    f"problem {request.problem.uid} has no info.paraphrase",
+                    "Add the column to the source, or set prompting.template to a text with {prompt}.",
                 )
             paraphrases.append(paraphrased(request, str(text), context))
         return [*requests, *paraphrases]
@@ -94,7 +96,7 @@ class co_reward(Reward):
             half = len(views) // 2
             if len(views) % 2:
                 raise RecipeError(
-                    f"rlvr.reward: co_reward got one wording of problem {uid}; add prompting: paraphrase."
+                    "rlvr.reward", f"co_reward got one wording of problem {uid}; add prompting: paraphrase."
                 )
             for view, paired_view in zip(views[:half], views[half:], strict=True):
                 _judge(view, paired_view, problems[uid])

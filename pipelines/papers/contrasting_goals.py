@@ -59,7 +59,9 @@ class contrasting_goals(Reward):
     ) -> None:
         if low >= high:
             raise RecipeError(
-                f"{FIELD}.low: {low} is not below high, which is {high}. The reward is scaled from low to high."
+                f"{FIELD}.low",
+                f"{low} is not below high, which is {high}",
+                "Exchange them: the reward is scaled from low to high.",
             )
         self.encoder, self.goals, self.weights, self.bounds = encoder, (wanted, unwanted), (alpha, beta), (low, high)
 
@@ -88,7 +90,7 @@ class contrasting_goals(Reward):
             return 0.0
         if isnan(wanted) or isnan(unwanted):
             raise DataError(
-                f"{FIELD}: wanted or unwanted is longer than {self.encoder} can read. Say it in a sentence."
+                FIELD, f"wanted or unwanted is longer than {self.encoder} can read", "Say it in a sentence."
             )
         return contrast(wanted, unwanted, self.weights, self.bounds)
 

@@ -76,7 +76,7 @@ class eager(Reward):
         try:
             self.pattern = re.compile(pattern)
         except re.error as error:
-            raise RecipeError(f"{FIELD}.pattern: {error}. Write a regular expression that matches a word.") from None
+            raise RecipeError(f"{FIELD}.pattern", error, "Write a regular expression that matches a word.") from None
         self.model, self.weight, self.discount, self.goal = model, weight, discount, goal
         self.skip, self.most = {word.lower() for word in (SKIPPED if skip is None else skip)}, most
 

@@ -78,8 +78,9 @@ class exprl(Judged):
         graded = [row for row in rows if row.stop != Stop.ERROR and Role.POLICY in row.role]
         if any(row.turn is not None for row in graded):
             raise RecipeError(
-                f"{FIELD}: exprl grades the steps of single answers, and the rollout has turns or steps of its own. Use reward: ppr, "
-                "which grades turns, or another rollout."
+                FIELD,
+                "exprl grades the steps of single answers, and the rollout has turns or steps of its own",
+                "Use reward: ppr, which grades turns, or another rollout.",
             )
         prefixes = [split_steps(row, self._decode, self.separator, most=self.most) for row in graded]
         asked = [

@@ -67,8 +67,9 @@ def _single_answers(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
     rollout = bound["rollout"]
     if "turn_reward" in rollout.card.makes:
         raise RecipeError(
-            f"{part.slot}: {part.name} reads single answers, and rollout: {rollout.name} plays episodes. Use rollout: single_turn, or "
-            "leave the provider out."
+            part.slot,
+            f"{part.name} reads single answers, and rollout: {rollout.name} plays episodes",
+            "Use rollout: single_turn, or leave the provider out.",
         )
 
 
@@ -119,8 +120,10 @@ class demonstration_discriminator(Provider):
         for number, problem in context.problems.items():
             if not self.texts[number].strip():
                 raise RecipeError(
-                    f"rlvr.providers: demonstration_discriminator compares answers with the records' solutions, and record {problem.uid} "
-                    "has neither a solution nor an answer. Give records with solutions or answers."
+                    "rlvr.providers",
+                    f"demonstration_discriminator compares answers with the records' solutions, and record {problem.uid} has neither a "
+                    "solution nor an answer",
+                    "Give records with solutions or answers.",
                 )
         policy = context.policy
         frozen = Policy(

@@ -146,9 +146,9 @@ class grsp(Method):
     ) -> None:
         shares = torch.tensor([4.0, 2.0, 1.0] if weights is None else weights, dtype=torch.float64)
         if not shares.sum() > 0:
-            raise RecipeError("rlvr.shaping.weights: they add up to 0. Give at least one above it.")
+            raise RecipeError("rlvr.shaping.weights", "they add up to 0", "Give at least one above it.")
         if bounds is not None and (len(bounds) != len(shares) - 1 or bounds != sorted(bounds)):
-            raise RecipeError(f"rlvr.shaping.bounds: give {len(shares) - 1} lengths in order, one less than weights.")
+            raise RecipeError("rlvr.shaping.bounds", f"give {len(shares) - 1} lengths in order, one less than weights.")
         self.strength, self.bounds, self.cap = strength, bounds, cap
         self.weights = shares / shares.sum()
 

@@ -64,7 +64,7 @@ def _own_sampler(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
     """Sampling is in this process, where each token may have a temperature of its own."""
     if node.settings.sampler is not None:
         raise RecipeError(
-            f"rlvr.sampler: a server has one temperature for all tokens, and {part.name} sets it per token."
+            "rlvr.sampler", f"a server has one temperature for all tokens, and {part.name} sets it per token."
         )
 
 

@@ -56,8 +56,9 @@ def _answers_can_be_relabelled(part: Bound, bound: Mapping[str, Any], node: Any)
 
 def _cannot_say(part: Bound, what: str, where: str, judge: str | None, example: str, other: str) -> RecipeError:
     return RecipeError(
-        f"rlvr.rollout: {part.name} asks the {what} what a lost row did reach, and that of {where} ({judge}) cannot "
-        f"say. Use problems of {example}, or rollout: {other}."
+        "rlvr.rollout",
+        f"{part.name} asks the {what} what a lost row did reach, and that of {where} ({judge}) cannot say",
+        f"Use problems of {example}, or rollout: {other}.",
     )
 
 

@@ -99,13 +99,16 @@ class target_discriminator(LearnedHead):
         lacking = [context.problems[number].uid for number, value in targets.items() if value is None]
         if lacking:
             raise RecipeError(
-                f"rlvr.providers: target_discriminator predicts the field {self.target}, and {len(lacking)} of {len(targets)} records have "
-                f"none in their info, the first {lacking[0]}. Name a field that all have, or target: answer."
+                "rlvr.providers",
+                f"target_discriminator predicts the field {self.target}, and {len(lacking)} of {len(targets)} records have none in their "
+                f"info, the first {lacking[0]}",
+                "Name a field that all have, or target: answer.",
             )
         counts = Counter(str(value) for value in targets.values())
         if len(counts) < 2:
             raise RecipeError(
-                f"rlvr.providers: target_discriminator has nothing to tell apart: all records of the split have the same {self.target}."
+                "rlvr.providers",
+                f"target_discriminator has nothing to tell apart: all records of the split have the same {self.target}.",
             )
         number_of = {value: number for number, value in enumerate(sorted(counts))}
         self.targets = {problem: number_of[str(value)] for problem, value in targets.items()}

@@ -59,8 +59,9 @@ class lm_reward(Provider):
             own, other = (self.scorer.tokenizer(name).get_vocab() for name in (REFERENCE, self.model))
             if own != other:
                 raise RecipeError(
-                    f"rlvr.providers: lm_reward scores the policy's tokens, and {self.model} has another vocabulary "
-                    f"({len(other)} entries, {len(own)}). Choose a model of the same family."
+                    "rlvr.providers",
+                    f"lm_reward scores the policy's tokens, and {self.model} has another vocabulary ({len(other)} entries, {len(own)})",
+                    "Choose a model of the same family.",
                 )
         self.scorer.load(self.model)
 

@@ -75,7 +75,7 @@ class multirole_r1(Reward):
         unknown = sorted(set(chosen) - set(SIGNALS))
         if unknown or not sum(chosen.values()) > 0:
             problem = f"there is no signal {unknown[0]!r}" if unknown else "the weights add up to 0"
-            raise RecipeError(f"rlvr.reward.weights: {problem}. Choose from {', '.join(SIGNALS)}.")
+            raise RecipeError("rlvr.reward.weights", problem, f"Choose from {', '.join(SIGNALS)}.")
         self.weights = [chosen.get(name, 0.0) / sum(chosen.values()) for name in SIGNALS]
         self.window = window
 

@@ -59,8 +59,9 @@ class par(Method):
             references = self.scores.get(str(problem_id))
             if not references:
                 raise RecipeError(
-                    f"rlvr.shaping: par has no scored reference answer for problem {problem_id}: the starting policy's were all "
-                    "unscored. Raise par's `references`, or look at the verifier."
+                    "rlvr.shaping",
+                    f"par has no scored reference answer for problem {problem_id}: the starting policy's were all unscored",
+                    "Raise par's `references`, or look at the verifier.",
                 )
             same_problem = problem == problem_id
             margin = self.scale * (reward[same_problem, None] - torch.tensor(references))

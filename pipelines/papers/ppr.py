@@ -76,7 +76,8 @@ class ppr(Judged):
         principles = problem.info.get("principles") or self.principles
         if not principles or not all(isinstance(line, str) for line in principles):
             raise RecipeError(
-                f"{FIELD}.principles: the problem {row.uid} has no info.principles (a list of texts), and the recipe gives none."
+                f"{FIELD}.principles",
+                f"the problem {row.uid} has no info.principles (a list of texts), and the recipe gives none.",
             )
         listed = "\n".join(f"- {line}" for line in principles)
         asked = []

@@ -27,8 +27,10 @@ def _nothing_is_tried_out(part: Bound, bound: Mapping[str, Any], node: Any) -> N
     curriculum = bound["curriculum"]
     if curriculum.fn.tries_out:
         raise RecipeError(
-            f"rlvr.curriculum: {curriculum.name} asks for the policy's own answer to each problem, and prompting: {part.name} begins it "
-            "with a part of the solution. Use prompting: plain, or curriculum: uniform."
+            "rlvr.curriculum",
+            f"{curriculum.name} asks for the policy's own answer to each problem, and prompting: {part.name} begins it with a part of "
+            "the solution",
+            "Use prompting: plain, or curriculum: uniform.",
         )
 
 

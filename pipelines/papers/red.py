@@ -50,13 +50,16 @@ class reward_prefix(Provider):
         self.model: Any = context.scorer.reward_model(self.path, "rlvr.providers.model")
         if self.model.critiques:
             raise RecipeError(
-                f"rlvr.providers.model: {self.path} writes a critique before it scores, so a prefix of an answer has no score. Name a "
-                "reward model without `critique`."
+                "rlvr.providers.model",
+                f"{self.path} writes a critique before it scores, so a prefix of an answer has no score",
+                "Name a reward model without `critique`.",
             )
         if not self.model.reads(context.scorer.tokenizer()):
             raise RecipeError(
-                f"rlvr.providers.model: the reward model {self.path} has another tokenizer or chat template than the policy, so the "
-                "policy's tokens are not its own. Train it from a model of the same family."
+                "rlvr.providers.model",
+                f"the reward model {self.path} has another tokenizer or chat template than the policy, so the policy's tokens are not "
+                "its own",
+                "Train it from a model of the same family.",
             )
 
     @torch.no_grad()

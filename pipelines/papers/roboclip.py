@@ -53,7 +53,7 @@ class roboclip(Reward):
     ) -> None:
         if (demonstration is None) == (reference is None):
             raise RecipeError(
-                f"{FIELD}: roboclip compares with one text: set demonstration, or reference, a field of the records' info."
+                FIELD, "roboclip compares with one text: set demonstration, or reference, a field of the records' info."
             )
         self.encoder, self.demonstration, self.reference = encoder, demonstration, reference
 
@@ -69,7 +69,7 @@ class roboclip(Reward):
         pairs = [(_episode(row, problem), self._shown_to(problem), self.encoder) for row, problem in asked]
         for row, cosine in zip(scored, cosines(pairs), strict=True):
             if cosine is not None and isnan(cosine):
-                raise DataError(f"{FIELD}: the demonstration for {row.uid} is longer than {self.encoder} can read.")
+                raise DataError(FIELD, f"the demonstration for {row.uid} is longer than {self.encoder} can read.")
             value = cosine or 0.0
             if row.turn_reward is None:
                 row.score = value
@@ -80,7 +80,7 @@ class roboclip(Reward):
         """The demonstration that a problem's episodes are compared with."""
         text = self.demonstration if self.reference is None else problem.info.get(self.reference)
         if not isinstance(text, str) or not text.strip():
-            raise DataError(f"{FIELD}.reference: the problem {problem.uid} has no text in info.{self.reference}.")
+            raise DataError(f"{FIELD}.reference", f"the problem {problem.uid} has no text in info.{self.reference}.")
         return text
 
 

@@ -209,8 +209,10 @@ class safesearch(Judged):
         own = problem.info.get("unsafe") or []
         if not isinstance(own, list) or not all(isinstance(phrase, str) for phrase in own) or not (own or self.unsafe):
             raise RecipeError(
-                f"{FIELD}: safesearch has neither a judge (`model` or `path`) nor phrases (`unsafe`), and the problem {row.uid} has no "
-                "info.unsafe (a list of texts). Give one of them."
+                FIELD,
+                f"safesearch has neither a judge (`model` or `path`) nor phrases (`unsafe`), and the problem {row.uid} has no "
+                "info.unsafe (a list of texts)",
+                "Give one of them.",
             )
         phrases = [*self.unsafe, *own]
         grade = float(GRADES[1] if row.correct else GRADES[0])

@@ -70,10 +70,10 @@ class saw(Rollout):
         for place in ("{problem}", "{hint}"):
             if place not in template:
                 raise RecipeError(
-                    f"rlvr.rollout.template: it has no {place}, so nothing would be put into it. Add {place}."
+                    "rlvr.rollout.template", f"it has no {place}, so nothing would be put into it", f"Add {place}."
                 )
         if low > high:
-            raise RecipeError(f"rlvr.rollout.low: {low:g} is above high, {high:g}. Exchange them.")
+            raise RecipeError("rlvr.rollout.low", f"{low:g} is above high, {high:g}", "Exchange them.")
         self.share, self.field, self.low, self.high = share, field, low, high
         self.template, self.hinted_rows = template, hinted_rows
 

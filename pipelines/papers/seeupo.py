@@ -60,13 +60,14 @@ def _drawn_by_these_weights(part: Bound, bound: Mapping[str, Any], node: Any) ->
     rlvr = node.settings
     waits = rlvr.window is not None and not bound["advantage"].bootstraps
     if rlvr.old_logp == "sampler" and (rlvr.staleness or waits):
-        field, otherwise = f"rlvr.window: {rlvr.window}", "leave window out"
+        field, value, otherwise = "rlvr.window", rlvr.window, "leave window out"
         if rlvr.staleness:
-            field, otherwise = f"rlvr.staleness: {rlvr.staleness}", "set staleness: 0"
+            field, value, otherwise = "rlvr.staleness", rlvr.staleness, "set staleness: 0"
         raise RecipeError(
-            f"{field} trains on tokens that older weights drew, and replay: {part.name} starts all of its parts but one from the "
-            "trainer's own log-probabilities, whose ratio corrects for nothing else. Set old_logp: trainer with objective: clip and "
-            f"credit: [{{kind: truncated_is}}], or {otherwise}."
+            field,
+            f"{value} trains on tokens that older weights drew, and replay: {part.name} starts all of its parts but one from the "
+            "trainer's own log-probabilities, whose ratio corrects for nothing else",
+            f"Set old_logp: trainer with objective: clip and credit: [{{kind: truncated_is}}], or {otherwise}.",
         )
 
 

@@ -28,19 +28,23 @@ def _asks_the_policy_alone(part: Bound, bound: Mapping[str, Any], node: Any) -> 
     rollout, window = bound["rollout"], node.settings.window
     if rollout.fn.reads_samples:
         raise RecipeError(
-            f"{part.slot}: {part.name} asks what the present policy answers, and the rollout {rollout.name} draws nothing. Choose "
-            "another curriculum, or keep hard problems by curate.difficulty."
+            part.slot,
+            f"{part.name} asks what the present policy answers, and the rollout {rollout.name} draws nothing",
+            "Choose another curriculum, or keep hard problems by curate.difficulty.",
         )
     helped = {column for each in (rollout, *rollout.fn.parts()) for column in each.card.makes} & ASSISTED.keys()
     if helped:
         raise RecipeError(
-            f"{part.slot}: {part.name} asks for one answer to each problem by the recipe's own rollout, and rollout: "
-            f"{rollout.name} {ASSISTED[min(helped)]}. Use rollout: single_turn or multi_turn, or curriculum: uniform."
+            part.slot,
+            f"{part.name} asks for one answer to each problem by the recipe's own rollout, and rollout: {rollout.name} "
+            f"{ASSISTED[min(helped)]}",
+            "Use rollout: single_turn or multi_turn, or curriculum: uniform.",
         )
     if window is not None:
         raise RecipeError(
-            f"rlvr.window: {window:g}: curriculum: {part.name} asks for whole answers before it proposes, and a window cuts them. "
-            "Leave one of the two out."
+            "rlvr.window",
+            f"{window:g}: curriculum: {part.name} asks for whole answers before it proposes, and a window cuts them",
+            "Leave one of the two out.",
         )
 
 

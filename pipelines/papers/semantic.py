@@ -59,7 +59,7 @@ class semantic(Reward):
         for row, cosine in zip(read, cosines(texts), strict=True):
             if cosine is not None and isnan(cosine):
                 raise DataError(
-                    f"rlvr.reward.encoder: the reference of {row.uid} is longer than {self.encoder} can read."
+                    "rlvr.reward.encoder", f"the reference of {row.uid} is longer than {self.encoder} can read."
                 )
             near = 0.0 if cosine is None else rescaled(cosine, self.floor)
             if self.gate and row.correct is None:
@@ -72,5 +72,5 @@ class semantic(Reward):
         text = problem.answer if self.reference is None else problem.info.get(self.reference)
         if not isinstance(text, str) or not text.strip():
             where = "answer" if self.reference is None else f"info.{self.reference}"
-            raise DataError(f"rlvr.reward.reference: the problem {problem.uid} has no text in {where}.")
+            raise DataError("rlvr.reward.reference", f"the problem {problem.uid} has no text in {where}.")
         return text

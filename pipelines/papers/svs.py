@@ -84,12 +84,12 @@ class svs(Rollout):
         for name, place, text in (("template", "{answer}", template), ("question", "{problem}", question)):
             if place not in text:
                 raise RecipeError(
-                    f"rlvr.rollout.{name}: it has no {place}, so nothing would be put into it. Add {place}."
+                    f"rlvr.rollout.{name}", f"it has no {place}, so nothing would be put into it", f"Add {place}."
                 )
         for name, bounds in (("half_solved", half_solved), ("useful", useful)):
             if bounds[0] > bounds[1]:
                 raise RecipeError(
-                    f"rlvr.rollout.{name}: the smaller share comes first (got {bounds[0]:g}, {bounds[1]:g})."
+                    f"rlvr.rollout.{name}", f"the smaller share comes first (got {bounds[0]:g}, {bounds[1]:g})."
                 )
         self.half_solved, self.useful = half_solved, useful
         self.rewritten, self.variants, self.solutions = rewritten, variants, solutions

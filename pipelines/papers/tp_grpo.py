@@ -38,8 +38,9 @@ def _labels_are_read(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
     methods = [each for each in bound_list(bound) if each.slot != "rlvr.providers"]
     if not any("step_potential" in method.needs for method in methods):
         raise RecipeError(
-            f"{FIELD}: {part.name} labels steps (step_potential), which nothing here reads, and its score is the verifier's. Use "
-            "reward: verifier, or an advantage that reads the labels, such as tp_grpo."
+            FIELD,
+            f"{part.name} labels steps (step_potential), which nothing here reads, and its score is the verifier's",
+            "Use reward: verifier, or an advantage that reads the labels, such as tp_grpo.",
         )
 
 
@@ -87,8 +88,9 @@ class gen_prm(Judged):
         labelled = [row for row in rows if row.stop != Stop.ERROR and Role.POLICY in row.role and row.score is not None]
         if any(row.turn is not None for row in labelled):
             raise RecipeError(
-                f"{FIELD}: gen_prm labels the steps of single answers, and the rollout has turns or steps of its own. Use reward: ppr, "
-                "which grades turns, or another rollout."
+                FIELD,
+                "gen_prm labels the steps of single answers, and the rollout has turns or steps of its own",
+                "Use reward: ppr, which grades turns, or another rollout.",
             )
         texts = [split_steps(row, self._decode, self.separator, most=self.most) for row in labelled]
         steps = [[after[len(before) :] for before, after in pairwise(["", *own])] for own in texts]

@@ -53,7 +53,7 @@ class viper(Reward):
     ) -> None:
         if (low is None) != (high is None) or (low is not None and high is not None and low >= high):
             raise RecipeError(
-                f"{FIELD}: viper scales by both low and high, and low is the smaller one. Set both, or none."
+                FIELD, "viper scales by both low and high, and low is the smaller one", "Set both, or none."
             )
         self.model, self.per_token, self.low, self.high = model, per_token, low, high
 
@@ -66,8 +66,9 @@ class viper(Reward):
         self.scorer, self.tokenizer = scorer, scorer.tokenizer(self.model)
         if not self.tokenizer.is_fast:
             raise RecipeError(
-                f"{FIELD}.model: the tokenizer of {self.model} cannot say where its tokens stand: it is a slow one of transformers. Name "
-                "a model with a tokenizer.json."
+                f"{FIELD}.model",
+                f"the tokenizer of {self.model} cannot say where its tokens stand: it is a slow one of transformers",
+                "Name a model with a tokenizer.json.",
             )
         scorer.load(self.model)
 

@@ -119,8 +119,9 @@ class Reader:
             )
         if not examples.items:
             raise DataError(
-                f"preference.max_length: all {len(problems)} rows of {split} have a prompt and answer of more than "
-                f"{self.max_length} tokens. Raise it, or curate shorter ones."
+                "preference.max_length",
+                f"all {len(problems)} rows of {split} have a prompt and answer of more than {self.max_length} tokens",
+                "Raise it, or curate shorter ones.",
             )
         examples.values = {
             name: torch.tensor(value, dtype=torch.bool if name == "desirable" else torch.float32)
@@ -141,8 +142,10 @@ class Reader:
     def _add_pair(self, examples: Examples, columns: dict[str, list[float]], pair: Pair, tools: Tools) -> bool:
         if pair.part is not None:
             raise DataError(
-                f"preference.data: record {pair.uid} is a pair of parts of episodes (info.{pair.part}), and a preference loss compares two "
-                "answers to one prompt. Train a stage of kind reward_model on such pairs, or curate whole answers (select: pairs)."
+                "preference.data",
+                f"record {pair.uid} is a pair of parts of episodes (info.{pair.part}), and a preference loss compares two answers to one "
+                "prompt",
+                "Train a stage of kind reward_model on such pairs, or curate whole answers (select: pairs).",
             )
         rows = [
             self._row(pair, pair.chosen, tools, pair.chosen_cut),
@@ -162,8 +165,9 @@ class Reader:
             score = getattr(pair, name)
             if score is None and name in self.wanted:
                 raise DataError(
-                    f"preference.loss: {self.loss} reads {name}, and record {pair.uid} has none. Curate pairs with the columns "
-                    "chosen_score and rejected_score, or choose a loss without scores."
+                    "preference.loss",
+                    f"{self.loss} reads {name}, and record {pair.uid} has none",
+                    "Curate pairs with the columns chosen_score and rejected_score, or choose a loss without scores.",
                 )
             columns.setdefault(name, []).append(0.0 if score is None else score)
         return True
@@ -196,8 +200,10 @@ class Reader:
                     break
             else:
                 raise DataError(
-                    f"preference.loss: {self.loss} compares with answers to other prompts, and {split} has none beside that of "
-                    f"{OTHER_PROMPTS} rows in a row. Use data with more prompts, shuffled."
+                    "preference.loss",
+                    f"{self.loss} compares with answers to other prompts, and {split} has none beside that of {OTHER_PROMPTS} rows in a "
+                    "row",
+                    "Use data with more prompts, shuffled.",
                 )
             other = rows[place - back]
             answer = examples.tokens[other][examples.start[other] :]

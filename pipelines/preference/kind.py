@@ -38,8 +38,10 @@ class PreferenceKind(FixedDataKind):
                 continue
             if plays_episodes(node.recipe.node(str(source.path))):
                 raise RecipeError(
-                    f"preference.data: {name} makes pairs of parts of episodes (sources.{number}.select: {source.select.kind}), "
-                    "and a preference loss compares two answers to one prompt. Train a stage of kind reward_model on them."
+                    "preference.data",
+                    f"{name} makes pairs of parts of episodes (sources.{number}.select: {source.select.kind}), and a preference loss "
+                    "compares two answers to one prompt",
+                    "Train a stage of kind reward_model on them.",
                 )
 
 

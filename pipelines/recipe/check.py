@@ -16,7 +16,7 @@ from pipelines.recipe import settings as s
 from pipelines.recipe.check_monitors import check_monitors
 from pipelines.recipe.corrected import check_staleness, check_window
 from pipelines.recipe.model_path import CLASSIFIER, architecture_of, gguf_of
-from pipelines.recipe.read import Recipe, of_stage
+from pipelines.recipe.read import Recipe
 from pipelines.recipe.slots import bind_providers, bind_slots, bound_list, column_options, learning
 from pipelines.recipe.stage_kind import Node
 
@@ -44,7 +44,7 @@ def check_stage(node: Node) -> None:
     try:
         node.kind.check(node)
     except RecipeError as error:
-        raise RecipeError(of_stage(str(error), node.kind.name, node.name)) from None
+        raise error.moved(node.kind.name, node.name) from None
 
 
 def methods(node: Node) -> None:
@@ -72,7 +72,7 @@ def methods(node: Node) -> None:
     check_window(rl, bound, chosen)
     check_monitors("rlvr", rl, {column for method in chosen for column in method.needs})
     if rl.sampling.temperature == 0:
-        raise RecipeError("rlvr.sampling.temperature: 0 is greedy; RL needs to explore. Use a value above 0.")
+        raise RecipeError("rlvr.sampling.temperature", "0 is greedy; RL needs to explore", "Use a value above 0.")
 
 
 def _check_needs(rl: s.Rlvr, bound: dict[str, Any], methods: list[Bound], providers: list[Bound]) -> None:
@@ -93,7 +93,7 @@ def _check_needs(rl: s.Rlvr, bound: dict[str, Any], methods: list[Bound], provid
         for slot, name in [pair for part in (method, *method.fn.parts()) for pair in part.card.requires]:
             if bound[slot] is None or bound[slot].name != name:
                 raise RecipeError(
-                    f"{method.slot}: {method.name} needs {slot}: {name} beside it. Add that, or choose another method."
+                    method.slot, f"{method.name} needs {slot}: {name} beside it", "Add that, or choose another method."
                 )
 
 
@@ -114,12 +114,15 @@ def _check_providers(rl: s.Rlvr, bound: dict[str, Any], providers: list[Bound]) 
         if unknown:
             known = f"Its terms are {', '.join(terms)}." if terms else "Give it as a list of terms that are added."
             raise RecipeError(
-                f"rlvr.providers: {each.name} asks for the term {unknown[0]} of the reward, which is not a sum with such a term. {known}"
+                "rlvr.providers",
+                f"{each.name} asks for the term {unknown[0]} of the reward, which is not a sum with such a term",
+                known,
             )
         if each.fn.warm_up >= rl.steps:
             raise RecipeError(
-                f"rlvr.providers: the policy stands still while {each.name} is warmed up, for {each.fn.warm_up} steps, and rlvr.steps is "
-                f"{rl.steps}. Lower warm_up, or raise rlvr.steps."
+                "rlvr.providers",
+                f"the policy stands still while {each.name} is warmed up, for {each.fn.warm_up} steps, and steps is {rl.steps}",
+                "Lower warm_up, or raise steps.",
             )
 
 
@@ -133,15 +136,18 @@ def _check_ratios(bound: dict[str, Any]) -> None:
     divergence, objective = bound["divergence"], bound["objective"]
     if divergence is not None and divergence.where not in divergence.card.legal_in:
         raise RecipeError(
-            f"rlvr.divergence: {divergence.name} in the {divergence.where} gives an incorrect gradient; "
-            f"it is correct in: {', '.join(divergence.card.legal_in)}. Set `where` or choose another estimator."
+            "rlvr.divergence",
+            f"{divergence.name} in the {divergence.where} gives an incorrect gradient; it is correct in: "
+            f"{', '.join(divergence.card.legal_in)}",
+            "Set `where` or choose another estimator.",
         )
     for credit in bound["credit"]:
         levels = (credit.card.ratio_level, objective.card.ratio_level)
         if all(levels) and levels[0] != levels[1]:
             raise RecipeError(
-                f"rlvr.credit: {credit.name} corrects the ratio of each {levels[0]}, and {objective.name}'s ratio belongs to the whole "
-                f"{levels[1]}. Use an objective with a ratio per {levels[0]}, such as objective: clip, or leave {credit.name} out."
+                "rlvr.credit",
+                f"{credit.name} corrects the ratio of each {levels[0]}, and {objective.name}'s ratio belongs to the whole {levels[1]}",
+                f"Use an objective with a ratio per {levels[0]}, such as objective: clip, or leave {credit.name} out.",
             )
 
 
@@ -150,8 +156,9 @@ def _check_reference(bound: dict[str, Any]) -> None:
     divergence, objective = bound["divergence"], bound["objective"]
     if divergence is not None and divergence.weight > 0 and "logp_ref" in objective.takes:
         raise RecipeError(
-            f"rlvr.divergence: objective: {objective.name} holds the policy near the reference by itself, and {divergence.name} would do "
-            "so a second time. Set divergence: null, or its weight to 0 to measure the distance only."
+            "rlvr.divergence",
+            f"objective: {objective.name} holds the policy near the reference by itself, and {divergence.name} would do so a second time",
+            "Set divergence: null, or its weight to 0 to measure the distance only.",
         )
 
 
@@ -160,15 +167,17 @@ def _check_comparisons(rl: s.Rlvr, bound: dict[str, Any]) -> None:
     row_filter, advantage, rollout = bound["filter"], bound["advantage"], bound["rollout"]
     if row_filter.card.zero_variance_groups == "drops" and advantage.card.zero_variance_groups == "learns":
         raise RecipeError(
-            f"rlvr.filter: {row_filter.name} removes the groups without reward differences that {advantage.name} learns from. "
-            "Use filter: all_rows, or another advantage."
+            "rlvr.filter",
+            f"{row_filter.name} removes the groups without reward differences that {advantage.name} learns from",
+            "Use filter: all_rows, or another advantage.",
         )
     for part, other in ((advantage, "advantage: reinforce_pp"), (bound["objective"], "objective: clip")):
         compares = "group" in part.takes and not part.card.group_of_one
         if rl.group_size == 1 and compares and not rollout.card.sets_group_size:
             raise RecipeError(
-                f"rlvr.group_size: {part.name} compares the rollouts of a group, and a group of 1 has "
-                f"nothing to compare with. Use 2 or more, or {other}."
+                "rlvr.group_size",
+                f"{part.name} compares the rollouts of a group, and a group of 1 has nothing to compare with",
+                f"Use 2 or more, or {other}.",
             )
 
 
@@ -177,18 +186,22 @@ def _check_rewards(bound: dict[str, Any], methods: list[Bound], providers: list[
     rollout, reward = bound["rollout"], bound["reward"]
     if rollout.card.scores_rows and reward.fn.rescores:
         raise RecipeError(
-            f"rlvr.reward: rollout: {rollout.name} scores its rows itself, and {reward.name} with these settings would score them again. "
-            f"Use reward: {reward.name} without any, or another rollout."
+            "rlvr.reward",
+            f"rollout: {rollout.name} scores its rows itself, and {reward.name} with these settings would score them again",
+            f"Use reward: {reward.name} without any, or another rollout.",
         )
     if reward.fn.pays_turns and "turn_reward" not in rollout.card.makes:
         raise RecipeError(
-            f"rlvr.reward: {reward.name} pays turns, and rollout: {rollout.name} has none. Use a rollout with turns: rollout: multi_turn."
+            "rlvr.reward",
+            f"{reward.name} pays turns, and rollout: {rollout.name} has none",
+            "Use a rollout with turns: rollout: multi_turn.",
         )
     readers = [part for part in (reward, *reward.fn.parts()) if part.fn.reads_calls]
     if readers and rollout.fn.reads_episodes:
         raise RecipeError(
-            f"rlvr.reward: {readers[0].name} reads which tools were called, and rollout: {rollout.name} takes episodes without "
-            "them. Use rollout: multi_turn, or another reward."
+            "rlvr.reward",
+            f"{readers[0].name} reads which tools were called, and rollout: {rollout.name} takes episodes without them",
+            "Use rollout: multi_turn, or another reward.",
         )
     advantage = bound["advantage"]
     asked = [each for each in providers if set(each.card.makes) & set(advantage.needs)]
@@ -199,16 +212,19 @@ def _check_rewards(bound: dict[str, Any], methods: list[Bound], providers: list[
     payers = [method for method in methods if "token_reward" in produced([method])]
     if payers and not any({"token_penalty", "immediate_reward"} & needs for needs in wanted):
         raise RecipeError(
-            f"{payers[0].slot}: {payers[0].name} pays single tokens, and advantage: {advantage.name} compares whole rows. Use an "
-            "advantage that reads rewards of tokens: reinforce_pp, or gae with a critic."
+            payers[0].slot,
+            f"{payers[0].name} pays single tokens, and advantage: {advantage.name} compares whole rows",
+            "Use an advantage that reads rewards of tokens: reinforce_pp, or gae with a critic.",
         )
     divergence = bound["divergence"]
     penalties = [divergence] if divergence is not None and divergence.where == "reward" else []
     changing = [*([] if of_turns else bound["shaping"]), *penalties]
     for method in [] if of_tokens else changing:
         raise RecipeError(
-            f"{method.slot}: {method.name} changes the reward, which nothing here reads: advantage: {advantage.name} learns from "
-            f"other columns ({', '.join(advantage.takes)}). Leave {method.name} out, or use an advantage that reads reward."
+            method.slot,
+            f"{method.name} changes the reward, which nothing here reads: advantage: {advantage.name} learns from other columns "
+            f"({', '.join(advantage.takes)})",
+            f"Leave {method.name} out, or use an advantage that reads reward.",
         )
 
 
@@ -218,15 +234,19 @@ def _check_steps(bound: dict[str, Any]) -> None:
     makers = [part for part in parts if "turn" in part.card.makes]
     if len(makers) > 1:
         raise RecipeError(
-            f"{makers[1].slot}: {makers[1].name} tells the steps of single answers apart, and the rows have the turns or steps of "
-            f"{makers[0].slot.removeprefix('rlvr.')}: {makers[0].name} already. Leave one of the two out."
+            makers[1].slot,
+            f"{makers[1].name} tells the steps of single answers apart, and the rows have the turns or steps of "
+            f"{makers[0].slot.removeprefix('rlvr.')}: {makers[0].name} already",
+            "Leave one of the two out.",
         )
     rollout = bound["rollout"]
     readers = [part for part in parts if part.slot == "rlvr.reward" and set(OF_CHOSEN_TOKENS) & set(part.card.makes)]
     if readers and rollout.card.forces_rows:
         raise RecipeError(
-            f"rlvr.reward: {readers[0].name} reads the tokens that the policy chose, and rollout: {rollout.name} makes rows without any, "
-            "which would go unscored or unpaid. Use another reward, or another rollout."
+            "rlvr.reward",
+            f"{readers[0].name} reads the tokens that the policy chose, and rollout: {rollout.name} makes rows without any, which would "
+            "go unscored or unpaid",
+            "Use another reward, or another rollout.",
         )
 
 
@@ -236,8 +256,9 @@ def _check_idle(bound: dict[str, Any], methods: list[Bound]) -> None:
     for part in methods:
         if rollout.fn.reads_samples and "on_policy" in part.needs:
             raise RecipeError(
-                f"{part.slot}: {part.name} learns from rows that the policy has just drawn, and rollout: {rollout.name} draws none. "
-                "Choose another part, or use a rollout that draws."
+                part.slot,
+                f"{part.name} learns from rows that the policy has just drawn, and rollout: {rollout.name} draws none",
+                "Choose another part, or use a rollout that draws.",
             )
 
 
@@ -253,9 +274,10 @@ def _check_phases(method: Bound) -> None:
     for column, use_phase in sorted(uses):
         if COLUMNS[column].phase > use_phase:
             raise RecipeError(
-                f"{method.slot}: {method.name} reads {column}, which comes later: it is called in the phase {use_phase.name.lower()}, and "
-                f"{COLUMNS[column].provider} provides {column} in the phase {COLUMNS[column].phase.name.lower()}. "
-                "Use a part of a later slot, or a method that does not read it."
+                method.slot,
+                f"{method.name} reads {column}, which comes later: it is called in the phase {use_phase.name.lower()}, and "
+                f"{COLUMNS[column].provider} provides {column} in the phase {COLUMNS[column].phase.name.lower()}",
+                "Use a part of a later slot, or a method that does not read it.",
             )
 
 
@@ -265,11 +287,11 @@ def _check_server(rl: s.Rlvr, bound: dict[str, Any]) -> None:
         return
     if rl.sampling.adaptive is not None:
         raise RecipeError(
-            "rlvr.sampler: a server has one temperature for all tokens, and rlvr.sampling.adaptive sets it per token."
+            "rlvr.sampler", "a server has one temperature for all tokens, and sampling.adaptive sets it per token."
         )
     with_entropy = [method.name for method in bound_list(bound) if "entropy_old" in method.needs]
     if with_entropy:
-        raise RecipeError(f"rlvr.sampler: a server reports no entropies, which {with_entropy[0]} needs.")
+        raise RecipeError("rlvr.sampler", f"a server reports no entropies, which {with_entropy[0]} needs.")
 
 
 def check_base(recipe: Recipe) -> None:
@@ -282,17 +304,20 @@ def check_base(recipe: Recipe) -> None:
     try:
         gguf = gguf_of(base)
     except ModelError as error:
-        raise RecipeError(str(error)) from None
+        raise RecipeError(problems=error.problems) from None
     if base and gguf is None and (base.startswith((".", "/", "~")) or Path(base).exists()):
         folder = Path(base).expanduser()
         if not (folder / "config.json").exists():
             raise RecipeError(
-                f"model.path: {base} has no config.json; give a transformers model folder, a .gguf file or a hub name."
+                "model.path",
+                f"{base} has no config.json; give a transformers model folder, a .gguf file or a hub name.",
             )
         architecture = architecture_of(folder)
         if architecture is not None and architecture.endswith(CLASSIFIER):
             raise RecipeError(
-                f"model.path: {base} is a reward model ({architecture}), which cannot be sampled. Name a language model."
+                "model.path",
+                f"{base} is a reward model ({architecture}), which cannot be sampled",
+                "Name a language model.",
             )
         if not any((folder / f).exists() for f in ("tokenizer.json", "tokenizer.model", "vocab.json")):
-            raise RecipeError(f"model.path: {base} has no tokenizer (tokenizer.json); save it beside the model.")
+            raise RecipeError("model.path", f"{base} has no tokenizer (tokenizer.json); save it beside the model.")

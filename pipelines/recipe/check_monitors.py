@@ -29,13 +29,13 @@ def check_monitors(section: str, settings: Any, columns: Collection[str] = ()) -
         field = f"{section}.monitors.{number}"
         if section != "rlvr" and (each.rule.measures or each.method.needs):
             raise RecipeError(
-                f"{field}: {each.method.name} looks at rollouts, which {section} has none of. Use it in rlvr.monitors."
+                field, f"{each.method.name} looks at rollouts, which {section} has none of", "Use it in rlvr.monitors."
             )
         for earlier, other in enumerate(watched[:number]):
             if set(other.rule.makes) & set(each.rule.makes):
                 twice = sorted(set(other.rule.makes) & set(each.rule.makes))[0]
                 raise RecipeError(
-                    f"{field}: {twice} is measured by {section}.monitors.{earlier} already; leave one of them out."
+                    field, f"{twice} is measured by {section}.monitors.{earlier} already; leave one of them out."
                 )
         for name in each.rule.reads:
             if name not in of_rules:
@@ -44,16 +44,21 @@ def check_monitors(section: str, settings: Any, columns: Collection[str] = ()) -
         steps = settings.steps
         if steps is not None and each.options.after >= steps:
             raise RecipeError(
-                f"{field}.after: {each.options.after} steps of {steps} are left out, so it never says anything. Lower it."
+                f"{field}.after",
+                f"{each.options.after} steps of {steps} are left out, so it never says anything",
+                "Lower it.",
             )
         if each.options.action == "rollback" and getattr(settings, "staleness", None):
             raise RecipeError(
-                f"{field}.action: rollback cannot take back what rlvr.staleness has sampled ahead. Use finish or stop, or staleness: 0."
+                f"{field}.action",
+                "rollback cannot take back what staleness has sampled ahead",
+                "Use finish or stop, or staleness: 0.",
             )
         if section != "rlvr" and each.options.action == "rollback" and settings.rollback.learning_rate == 1:
             raise RecipeError(
-                f"{field}.action: rollback would repeat the same steps, because {section} samples nothing. "
-                f"Set {section}.rollback.learning_rate below 1."
+                f"{field}.action",
+                f"rollback would repeat the same steps, because {section} samples nothing",
+                f"Set {section}.rollback.learning_rate below 1.",
             )
 
 
@@ -64,10 +69,10 @@ def _check_metric(
     if line is None:
         setting = ".metric" if "metric" in each.method.settings else ""
         raise RecipeError(
-            f"{field}{setting}: {section} measures no {name}. {did_you_mean(name, METRICS.get(section, FIXED_DATA))}"
+            f"{field}{setting}", f"{section} measures no {name}", did_you_mean(name, METRICS.get(section, FIXED_DATA))
         )
     if (line.when is not None and not line.when(settings)) or (line.column and line.column not in available):
-        raise RecipeError(f"{field}: {each.method.name} reads {name}, which nothing here measures. {line.hint}")
+        raise RecipeError(field, f"{each.method.name} reads {name}, which nothing here measures", line.hint)
 
 
 def _check_judge(field: str, each: Watched) -> None:
@@ -77,13 +82,13 @@ def _check_judge(field: str, each: Watched) -> None:
     verifier, function = each.method.settings.get("verifier"), each.method.settings.get("function")
     if verifier is not None and verifier not in verifiers.known():
         raise RecipeError(
-            f"{field}.verifier: unknown verifier {verifier!r}. {did_you_mean(verifier, verifiers.known())}"
+            f"{field}.verifier", f"unknown verifier {verifier!r}", did_you_mean(verifier, verifiers.known())
         )
     if function is not None:
         module = str(function).partition(":")[0]
         try:
             there = is_there(module)
         except NameTaken as clash:
-            raise RecipeError(f"{field}.function: {clash}:{str(function).partition(':')[2]}.") from None
+            raise RecipeError(f"{field}.function", f"{clash}:{str(function).partition(':')[2]}.") from None
         if not there:
-            raise RecipeError(f"{field}.function: no module {module!r} here. Write package.module:function.")
+            raise RecipeError(f"{field}.function", f"no module {module!r} here", "Write package.module:function.")

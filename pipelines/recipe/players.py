@@ -35,21 +35,25 @@ def check_trained_games(node: Node) -> None:
     from_files = any(source.kind not in ("environment", "reasoning_gym") for source in sources)
     if readers and not from_files and not any(map(environments.has_players, known)):
         raise RecipeError(
-            f"{readers[0].slot}: {readers[0].name} compares the players of games, and no environment of the data has players "
-            f"({', '.join(sorted(known)) or 'there is none'}). Use problems of a game, such as tic_tac_toe, or another method."
+            readers[0].slot,
+            f"{readers[0].name} compares the players of games, and no environment of the data has players "
+            f"({', '.join(sorted(known)) or 'there is none'})",
+            "Use problems of a game, such as tic_tac_toe, or another method.",
         )
     task = _of_self_play(sources)
     if task is None:
         return
     if "player" not in bound["rollout"].card.makes:
         raise RecipeError(
-            f"rlvr.rollout: {bound['rollout'].name} plays one seat, and in {task} with opponent: policy the policy has both. Use "
-            "rollout: multi_turn, or set the source's config.opponent to random or perfect."
+            "rlvr.rollout",
+            f"{bound['rollout'].name} plays one seat, and in {task} with opponent: policy the policy has both",
+            "Use rollout: multi_turn, or set the source's config.opponent to random or perfect.",
         )
     if not bound["prompting"].fn.leaves_prompts:
         raise RecipeError(
-            f"rlvr.prompting: {bound['prompting'].name} changes the problem's prompt, and in {task} with opponent: policy each seat has "
-            "one of its own. Use prompting: plain, or set the source's config.opponent to random or perfect."
+            "rlvr.prompting",
+            f"{bound['prompting'].name} changes the problem's prompt, and in {task} with opponent: policy each seat has one of its own",
+            "Use prompting: plain, or set the source's config.opponent to random or perfect.",
         )
 
 
@@ -62,8 +66,9 @@ def check_sampled_games(node: Node) -> None:
     task = _of_self_play(_sources(node, node.settings.split))
     if task is not None:
         raise RecipeError(
-            f"sample.episodes: in {task} with opponent: policy an episode has two players, and a sample is of one. Set the source's "
-            "config.opponent to random or perfect."
+            "sample.episodes",
+            f"in {task} with opponent: policy an episode has two players, and a sample is of one",
+            "Set the source's config.opponent to random or perfect.",
         )
 
 
@@ -76,6 +81,7 @@ def check_evaluated_games(tasks: list[Task]) -> None:
     for task in tasks:
         if task.environment is not None and environments.self_play(task.environment.task, task.environment.config):
             raise RecipeError(
-                f"evaluate.tasks.{task.name}.environment.config.opponent: against itself a policy wins as often as it loses, however well "
-                "it plays. Set random or perfect."
+                f"evaluate.tasks.{task.name}.environment.config.opponent",
+                "against itself a policy wins as often as it loses, however well it plays",
+                "Set random or perfect.",
             )

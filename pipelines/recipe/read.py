@@ -110,15 +110,18 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
         _read_sections(body, merged, changes)
     for field, secret in secrets_in(body):
         raise RecipeError(
-            f"{field}: the address holds {secret}, and a recipe is stored and logged. Leave it out; keys come from "
-            "environment variables (rlvr.sampler.api_key_env names one)."
+            field,
+            f"the address holds {secret}, and a recipe is stored and logged",
+            "Leave it out; keys come from environment variables (rlvr.sampler.api_key_env names one).",
         )
     try:
         recipe = Recipe.model_validate(body)
     except ValidationError as error:
-        raise RecipeError(explain(error, body, Recipe)) from None
+        raise explain(error, body, Recipe) from None
     if not recipe.stages and recipe.curate is None:
-        raise RecipeError("curate: this field is required. Add the section, or name the recipe's stages in `stages`.")
+        raise RecipeError(
+            "curate", "this field is required", "Add the section, or name the recipe's stages in `stages`."
+        )
     return recipe.model_copy(update={"stages": arranged(recipe.stages)}) if recipe.stages else _unlinked(recipe)
 
 
@@ -131,7 +134,7 @@ def _unlinked(recipe: Recipe) -> Recipe:
     for node in recipe.nodes():
         for label, name in node.kind.links(node.settings).items():
             hint = f"name the stages under `stages`. {node.kind.link_hint(label)}".rstrip()
-            raise RecipeError(f"{node.name}.{label}: {name[:80]!r} is to be a stage; {hint}")
+            raise RecipeError(f"{node.name}.{label}", f"{name[:80]!r} is to be a stage; {hint}")
     return recipe
 
 
@@ -140,7 +143,7 @@ def _read_sections(body: dict[str, Any], preset: dict[str, Any], changes: list[s
     for section in ("sft", "rlvr"):
         fields = body.get(section)
         if fields is not None and not isinstance(fields, dict):
-            raise RecipeError(f"{section}: expected a section with fields (got {_shown(fields)}).")
+            raise RecipeError(section, f"expected a section with fields (got {_shown(fields)}).")
     if preset or body.get("rlvr") is not None:
         body["rlvr"] = {**preset, **(body.get("rlvr") or {})}
     for change in changes:
@@ -156,22 +159,24 @@ def _named_stages(body: dict[str, Any]) -> dict[str, dict[str, Any]] | None:
     named = body.get("stages")
     if named is None or named == {}:
         if body.get("repeat") is not None:
-            raise RecipeError("repeat: repeats named stages, and this recipe has none; write it with `stages`.")
+            raise RecipeError("repeat", "repeats named stages, and this recipe has none; write it with `stages`.")
         body.pop("repeat", None)
         body.pop("stages", None)
         return None
     if not isinstance(named, dict) or not all(isinstance(name, str) for name in named):
         raise RecipeError(
-            f"stages: expected a section of stages, such as cold: {{kind: sft, ...}} (got {_shown(named)})."
+            "stages", f"expected a section of stages, such as cold: {{kind: sft, ...}} (got {_shown(named)})."
         )
     beside = [name for name in SECTIONS if body.get(name) is not None]
     if beside:
-        raise RecipeError(f"{beside[0]}: a recipe has either `stages` or plain sections. Move it into stages.")
+        raise RecipeError(beside[0], "a recipe has either `stages` or plain sections", "Move it into stages.")
     for name, fields in named.items():
         if (name in Recipe.model_fields and name not in SECTIONS) or name in ("base", "repeat"):
-            raise RecipeError(f"stages.{name}: this name means something else in a recipe. Call the stage otherwise.")
+            raise RecipeError(
+                f"stages.{name}", "this name means something else in a recipe", "Call the stage otherwise."
+            )
         if not isinstance(fields, dict):
-            raise RecipeError(f"{name}: expected a section with `kind` and fields (got {_shown(fields)}).")
+            raise RecipeError(name, f"expected a section with `kind` and fields (got {_shown(fields)}).")
     for name in SECTIONS:
         body.pop(name, None)  # sections that are null
     return named
@@ -206,7 +211,7 @@ def _override_named(body: dict[str, Any], named: dict[str, Any], change: str) ->
         first = name.partition("=")[0].strip()
         if first not in known:
             raise RecipeError(
-                f"--set {_cut(first)}: there is no stage or section called so. {did_you_mean(first[:80], known)}"
+                f"--set {_cut(first)}", "there is no stage or section called so", did_you_mean(first[:80], known)
             )
         apply_override(named if first in named else body, change)
         return
@@ -226,22 +231,13 @@ def _in_words_of(name: str, kind: str, work: Any) -> Any:
     try:
         return work(kind)
     except RecipeError as error:
-        raise RecipeError(of_stage(str(error), kind, name)) from None
-
-
-def of_stage(text: str, kind: str, name: str) -> str:
-    """A message about the fields of a kind, as one about a stage of that kind.
-
-    >>> of_stage("rlvr.steps: -1 is below 1; see rlvr.budget.", "rlvr", "short")
-    'short.steps: -1 is below 1; see short.budget.'
-    """
-    return text if kind == name else re.sub(rf"(?<![\w.]){re.escape(kind)}\.(?=[a-z])", f"{name}.", text)
+        raise error.moved(kind, name) from None
 
 
 def _plugins(body: dict[str, Any]) -> list[str]:
     named = body.get("plugins") or []
     if not isinstance(named, list) or not all(isinstance(name, str) and name for name in named):
-        raise RecipeError("plugins: a list of files and modules is wanted, such as [my_method.py].")
+        raise RecipeError("plugins", "a list of files and modules is wanted, such as [my_method.py].")
     return named
 
 
@@ -251,11 +247,12 @@ def _presets(body: dict[str, Any]) -> list[str]:
     listed = [] if named is None else [named] if isinstance(named, str) else named
     if not isinstance(listed, list) or not all(isinstance(n, str) for n in listed):
         raise RecipeError(
-            f"presets: expected names of presets (`whetstone methods` lists them), such as [dapo] (got {_shown(named)})."
+            "presets",
+            f"expected names of presets (`whetstone methods` lists them), such as [dapo] (got {_shown(named)}).",
         )
     repeated = [n for n in listed if listed.count(n) > 1]
     if repeated:
-        raise RecipeError(f"presets: {repeated[0][:60]!r} is named twice; once is enough.")
+        raise RecipeError("presets", f"{repeated[0][:60]!r} is named twice; once is enough.")
     body["presets"] = listed
     return listed
 
@@ -274,7 +271,7 @@ def read_preset(name: str) -> dict[str, Any]:
     """The `rlvr` fields that a preset sets: one file is one paper."""
     known = preset_names()
     if name not in known:
-        raise RecipeError(f"presets: no preset called {_shown(name)}. {did_you_mean(name[:120], known)}")
+        raise RecipeError("presets", f"no preset called {_shown(name)}", did_you_mean(name[:120], known))
     path = PRESETS / f"{name}.yaml"
     body = yaml_text.load(path)
     return {key: value for key, value in body.items() if key not in ("paper", "title", "about")}
@@ -290,16 +287,17 @@ def apply_override(body: dict[str, Any], override: str) -> None:
     field, equals, text = override.partition("=")
     field = field.strip()
     if not equals:
-        raise RecipeError(f"--set {_cut(override)}: write it as field=value, such as rlvr.steps=3.")
+        raise RecipeError(f"--set {_cut(override)}", "write it as field=value, such as rlvr.steps=3.")
     *parents, last_key = field.split(".")
     if not all((*parents, last_key)) or len(parents) > yaml_text.DEEPEST:
-        raise RecipeError(f"--set {_cut(override)}: not the name of a field; write it such as rlvr.optimizer.betas.")
+        raise RecipeError(f"--set {_cut(override)}", "not the name of a field; write it such as rlvr.optimizer.betas.")
     value = yaml_text.parse(text, f"--set {_cut(field)}")
     if not parents and value == {} and body.get(last_key):
         raise RecipeError(
-            f"--set {_cut(field)}={{}}: an empty section in place of {_cut(field)} would take back all that the recipe says in it "
-            f"({', '.join(list(body[last_key])[:4])}). Change the fields themselves ({_cut(field)}.FIELD=VALUE), or write "
-            f"{_cut(field)}=null to leave it out."
+            f"--set {_cut(field)}={{}}",
+            f"an empty section in place of {_cut(field)} would take back all that the recipe says in it "
+            f"({', '.join(list(body[last_key])[:4])})",
+            f"Change the fields themselves ({_cut(field)}.FIELD=VALUE), or write {_cut(field)}=null to leave it out.",
         )
     section: Any = body
     for level, key in enumerate(parents):
@@ -321,7 +319,7 @@ def _enter(holder: Any, key: str, field: str, level: int) -> Any:
         child = dict(default) if isinstance(default, dict) else {}
     elif not isinstance(child, dict | list):
         above = ".".join(path[: level + 1])
-        raise RecipeError(f"--set {_cut(field)}: {_cut(above)} is a value ({_shown(child)}), not a section.")
+        raise RecipeError(f"--set {_cut(field)}", f"{_cut(above)} is a value ({_shown(child)}), not a section.")
     holder[index] = child
     return child
 
@@ -330,5 +328,5 @@ def _index(holder: Any, key: str, field: str) -> Any:
     if not isinstance(holder, list):
         return key
     if not re.fullmatch(r"[0-9]{1,9}", key) or int(key) >= len(holder):
-        raise RecipeError(f"--set {_cut(field)}: {_cut(key)} is not an entry of a list of {len(holder)}.")
+        raise RecipeError(f"--set {_cut(field)}", f"{_cut(key)} is not an entry of a list of {len(holder)}.")
     return int(key)

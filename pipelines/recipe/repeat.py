@@ -42,8 +42,9 @@ def unrolled(stages: dict[str, dict[str, Any]], written: Any) -> dict[str, dict[
     for name in repeat.start:
         if name not in backward:
             raise RecipeError(
-                f"repeat.start.{name}: no repeated stage reads {name} of the round before, so nothing would read this. Have one name "
-                f"{name} as its input, or leave `start` out: rounds are then tied by their model."
+                f"repeat.start.{name}",
+                f"no repeated stage reads {name} of the round before, so nothing would read this",
+                f"Have one name {name} as its input, or leave `start` out: rounds are then tied by their model.",
             )
     start = dict(repeat.start) or _start(repeat, stages, place)
     carried = {} if backward or repeat.start else {outside: name for name, outside in start.items()}
@@ -72,24 +73,24 @@ def unrolled(stages: dict[str, dict[str, Any]], written: Any) -> dict[str, dict[
 
 def _read(written: Any, stages: dict[str, Any]) -> Repeat:
     if not isinstance(written, dict):
-        raise RecipeError("repeat: expected a section with `rounds` and `stages`.")
+        raise RecipeError("repeat", "expected a section with `rounds` and `stages`.")
     try:
         repeat = Repeat.model_validate(written)
     except ValidationError as error:
         from pipelines.recipe.explain import explain
 
-        raise RecipeError(explain(error, {}, Repeat, "repeat")) from None
+        raise explain(error, {}, Repeat, "repeat") from None
     for field, names in (("stages", repeat.stages), ("start", repeat.start)):
         for name in names:
             if name not in stages:
-                raise RecipeError(f"repeat.{field}: there is no stage called {name!r}. {did_you_mean(name, stages)}")
+                raise RecipeError(f"repeat.{field}", f"there is no stage called {name!r}", did_you_mean(name, stages))
     if len(set(repeat.stages)) < len(repeat.stages):
-        raise RecipeError("repeat.stages: a stage is named twice; once is enough.")
+        raise RecipeError("repeat.stages", "a stage is named twice; once is enough.")
     for name in repeat.stages:
         rounds = [f"{name}-{number}" for number in range(1, repeat.rounds + 1)]
         taken = next((each for each in rounds if each in stages), None)
         if taken:
-            raise RecipeError(f"stages.{taken}: is the name of a round of {name}. Call one of them otherwise.")
+            raise RecipeError(f"stages.{taken}", f"is the name of a round of {name}", "Call one of them otherwise.")
     return repeat
 
 
@@ -110,8 +111,9 @@ def _start(repeat: Repeat, stages: dict[str, Any], place: dict[str, int]) -> dic
 def _first(stage: str, ref: str, start: dict[str, str]) -> str:
     if ref not in start:
         raise RecipeError(
-            f"repeat.start: {stage} reads {ref} of the round before, and the first round has none. Say what it reads instead: "
-            f"start: {{{ref}: NAME}}."
+            "repeat.start",
+            f"{stage} reads {ref} of the round before, and the first round has none",
+            f"Say what it reads instead: start: {{{ref}: NAME}}.",
         )
     return start[ref]
 

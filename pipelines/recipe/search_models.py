@@ -68,8 +68,9 @@ def check(searches: Sequence[Search], field: str) -> None:
         architecture = architecture_of(each.score.model)
         if architecture is not None and not architecture.endswith(CLASSIFIER):
             raise RecipeError(
-                f"{field}.score.model: {each.score.model} is no reward model but {architecture}. Name a stage of kind reward_model, or "
-                "a checkpoint for sequence classification with one label."
+                f"{field}.score.model",
+                f"{each.score.model} is no reward model but {architecture}",
+                "Name a stage of kind reward_model, or a checkpoint for sequence classification with one label.",
             )
 
 

@@ -46,9 +46,9 @@ def copy(name: str, to: Path) -> None:
         UserError: there is no recipe of that name, or the file cannot be made.
     """
     if name not in names():
-        raise UserError(f"--from {name}: there is no such recipe. {did_you_mean(name, names())}")
+        raise UserError(f"--from {name}", "there is no such recipe", did_you_mean(name, names()))
     if to.suffix not in (".yaml", ".yml"):
-        raise UserError(f"{to}: a recipe is a YAML file. Call it {to.name}.yaml.")
+        raise UserError(to, "a recipe is a YAML file", f"Call it {to.name}.yaml.")
     text = re.sub(rf"^{re.escape(EDITORS)}.*\n", "", (FOLDER / f"{name}.yaml").read_text())
     text = text.replace(f"recipes/{name}.yaml", str(to))
     try:
@@ -57,6 +57,6 @@ def copy(name: str, to: Path) -> None:
                 f"{EDITORS}{SCHEMA.as_uri()}\n# A copy of the recipe {name} of {NAME} {version()}; change what you like.\n{text}"
             )
     except FileExistsError:
-        raise UserError(f"{to}: this file is there already. Name another, or delete it.") from None
+        raise UserError(to, "this file is there already", "Name another, or delete it.") from None
     except OSError as error:
-        raise UserError(f"{to}: {error.strerror}. Name a file in a folder that exists.") from None
+        raise UserError(to, error.strerror, "Name a file in a folder that exists.") from None

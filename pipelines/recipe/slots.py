@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from pipelines.base.errors import RecipeError
+from pipelines.base.errors import RecipeError, UserError
 from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import bind
 from pipelines.contract.columns import COLUMNS, Phase, phase_of
@@ -110,16 +110,16 @@ def bind_monitors(section: str, specs: list[dict[str, Any]]) -> list[Watched]:
         try:
             options = Watch.model_validate(shared)
         except ValidationError as error:
-            raise RecipeError(
-                "\n".join(f"{field}.{line}" for line in explain(error, shared, Watch).split("\n"))
-            ) from None
+            raise explain(error, shared, Watch, field) from None
         own = {name: value for name, value in spec.items() if name == "kind" or name not in shared}
         try:
             method = bind(MONITORS, own, field)
         except RecipeError:
             raise
+        except UserError as error:
+            raise RecipeError(problems=error.inside(field).problems) from None
         except ValueError as error:
-            raise RecipeError(f"{field}.{error}.") from None
+            raise RecipeError(field, error) from None
         watched.append(Watched(method, options))
     return watched
 
@@ -139,7 +139,7 @@ def bind_providers(rlvr: Rlvr, methods: list[Bound]) -> list[Bound]:
     columns = [column for method in chosen for column in method.card.makes]
     repeated = [column for column in columns if columns.count(column) > 1]
     if repeated:
-        raise RecipeError(f"rlvr.providers: {repeated[0]} is made twice; leave one provider of it.")
+        raise RecipeError("rlvr.providers", f"{repeated[0]} is made twice; leave one provider of it.")
     return [method for method in chosen if needed & set(method.card.makes)]
 
 
@@ -156,8 +156,9 @@ def column_options(methods: list[Bound]) -> dict[str, Any]:
             if column in options and options[column] != option:
                 first_method = asked_by[column]
                 raise RecipeError(
-                    f"{method.slot}: {first_method.name} and {method.name} ask for different values of the column {column}. "
-                    "Leave one of them out."
+                    method.slot,
+                    f"{first_method.name} and {method.name} ask for different values of the column {column}",
+                    "Leave one of them out.",
                 )
             options[column], asked_by[column] = option, method
     return options

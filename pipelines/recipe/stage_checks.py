@@ -126,11 +126,12 @@ def feeding(node: Node, split: str | None) -> Iterator[tuple[str, Source]]:
             yield from feeding(sampled, sampled.settings.split)
 
 
-def check_episodes(node: Node, field_name: str, split: str, plays: bool) -> None:
+def check_episodes(node: Node, field: str, value: str, split: str, plays: bool) -> None:
     """Episodes are played in environments, and problems that only an episode scores are played.
 
     Args:
-        field_name: what says whether the stage plays episodes, and how to have it otherwise.
+        field: what says whether the stage plays episodes.
+        value: what it says.
         plays: whether it does.
 
     Raises:
@@ -140,13 +141,15 @@ def check_episodes(node: Node, field_name: str, split: str, plays: bool) -> None
         environment = str(source.task) if source.kind == "environment" else None
         if plays and (source.kind == "reasoning_gym" or source.self_supervised):
             raise RecipeError(
-                f"{field_name} plays episodes, and the problems of {where} ({source.task or source.path}) name no environment. Use a "
-                "source of kind environment, or ask for single answers."
+                field,
+                f"{value} plays episodes, and the problems of {where} ({source.task or source.path}) name no environment",
+                "Use a source of kind environment, or ask for single answers.",
             )
         if not plays and environment and environments.only_episodes_score(environment):
             raise RecipeError(
-                f"{field_name} asks for single answers, and the problems of {where} ({environment}) have none: only an episode scores "
-                "them. Play it: rollout: multi_turn in rlvr, episodes: {max_turns: 10} in a sample stage."
+                field,
+                f"{value} asks for single answers, and the problems of {where} ({environment}) have none: only an episode scores them",
+                "Play it: rollout: multi_turn in rlvr, episodes: {max_turns: 10} in a sample stage.",
             )
 
 
@@ -167,7 +170,7 @@ def check_split(node: Node, field_name: str, split: str | None) -> None:
     for name in node.named("data"):
         known = getattr(node.recipe.node(name).settings, "splits", None)
         if split is not None and known is not None and split not in known:
-            raise RecipeError(f"{field_name}: {name} makes no split called {split!r}. {did_you_mean(split, known)}")
+            raise RecipeError(field_name, f"{name} makes no split called {split!r}", did_you_mean(split, known))
 
 
 def check_pairs(section: str, node: Node) -> None:
@@ -182,8 +185,9 @@ def check_pairs(section: str, node: Node) -> None:
         chosen = source.select.kind if source.select is not None else None
         if source.kind in ("reasoning_gym", "environment") or source.text_column or chosen not in (None, *PAIRED):
             raise RecipeError(
-                f"{section}.data: {name}.sources.{number} ({source.task or source.path}) makes no pairs of answers. Read a sample "
-                "stage with select: pairs, or a file with chosen and rejected."
+                f"{section}.data",
+                f"{name}.sources.{number} ({source.task or source.path}) makes no pairs of answers",
+                "Read a sample stage with select: pairs, or a file with chosen and rejected.",
             )
 
 
@@ -195,8 +199,9 @@ def check_heldout(section: str, settings: Any) -> None:
     """
     if settings.heldout is not None and settings.heldout == settings.split:
         raise RecipeError(
-            f"{section}.heldout: {settings.split} is what the stage trains on, so nothing would be held out. Name another split, or set "
-            "heldout: null."
+            f"{section}.heldout",
+            f"{settings.split} is what the stage trains on, so nothing would be held out",
+            "Name another split, or set heldout: null.",
         )
 
 
@@ -208,4 +213,4 @@ def check_trained(node: Node) -> None:
     """
     if node.reads_base and node.recipe.model.fresh is not None:
         fix = "add an `sft` section" if not node.recipe.stages else f"{node.name}.model: name a stage that trains it"
-        raise RecipeError(f"sft: a fresh model must be trained before {node.kind.name.upper()}; {fix}.")
+        raise RecipeError("sft", f"a fresh model must be trained before {node.kind.name.upper()}; {fix}.")

@@ -334,6 +334,6 @@ def kind_named(name: str) -> Kind:
     """
     if name not in stage_kinds():
         raise RecipeError(
-            f"kind: there is no kind of stage called {name[:80]!r}. {did_you_mean(name[:80], stage_kinds())}"
+            "kind", f"there is no kind of stage called {name[:80]!r}", did_you_mean(name[:80], stage_kinds())
         )
     return stage_kinds()[name]

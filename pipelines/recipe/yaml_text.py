@@ -39,7 +39,7 @@ class _Loader(yaml.SafeLoader):
 
     def refuse(self, node: Any, problem: str) -> RecipeError:
         """The error of one line."""
-        return RecipeError(f"{self.where}: line {node.start_mark.line + 1}: {problem}")
+        return RecipeError(self.where, f"line {node.start_mark.line + 1}: {problem}")
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         event: Any = self.peek_event()
@@ -88,7 +88,7 @@ def parse(text: str, where: str) -> Any:
     {'a': 1e-05, 'b': ['x', False], 'day': '2026-01-02'}
     """
     if len(text) > MOST_BYTES:
-        raise RecipeError(f"{where}: {len(text)} characters; a recipe has at most {MOST_BYTES}.")
+        raise RecipeError(where, f"{len(text)} characters; a recipe has at most {MOST_BYTES}.")
     try:
         loader = _Loader(text, where)
         node = loader.get_single_node()  # type: ignore[no-untyped-call]
@@ -100,9 +100,9 @@ def parse(text: str, where: str) -> Any:
         mark = error.problem_mark or error.context_mark
         line = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
         problem = f"{error.context or ''} {error.problem or ''}".strip()
-        raise RecipeError(f"{where}: not readable as YAML: {line}{problem[:300]}.") from None
+        raise RecipeError(where, f"not readable as YAML: {line}{problem[:300]}.") from None
     except yaml.YAMLError as error:
-        raise RecipeError(f"{where}: not readable as YAML: {str(error).splitlines()[0][:300]}.") from None
+        raise RecipeError(where, f"not readable as YAML: {str(error).splitlines()[0][:300]}.") from None
 
 
 def load(path: Path) -> dict[str, Any]:
@@ -114,29 +114,31 @@ def load(path: Path) -> dict[str, Any]:
     try:
         kind = path.stat().st_mode
         if stat.S_ISDIR(kind):
-            raise RecipeError(f"{path}: is a folder; give a YAML file.")
+            raise RecipeError(path, "is a folder; give a YAML file.")
         if not stat.S_ISREG(kind):
-            raise RecipeError(f"{path}: is not a regular file; give a YAML file.")
+            raise RecipeError(path, "is not a regular file; give a YAML file.")
         with path.open("rb") as handle:
             raw = handle.read(MOST_BYTES + 1)
     except FileNotFoundError:
-        raise RecipeError(f"{path}: no such file. Recipes that come with the project are in recipes/.") from None
+        raise RecipeError(
+            path, "no such file", "Name a file; `whetstone recipes` lists the recipes that come with the project."
+        ) from None
     except (OSError, ValueError) as error:
         if isinstance(error, RecipeError):
             raise
         raise RecipeError(
-            f"{str(path)[:200]!r}: cannot be read ({getattr(error, 'strerror', None) or error})."
+            f"{str(path)[:200]!r}", f"cannot be read ({getattr(error, 'strerror', None) or error})."
         ) from None
     if len(raw) > MOST_BYTES:
-        raise RecipeError(f"{path}: over {MOST_BYTES} bytes; that is no recipe.")
+        raise RecipeError(path, f"over {MOST_BYTES} bytes; that is no recipe.")
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = raw.count(b"\n", 0, error.start) + 1
-        raise RecipeError(f"{path}: line {line}: not UTF-8 (byte {error.start}). Save the file as UTF-8.") from None
+        raise RecipeError(path, f"line {line}: not UTF-8 (byte {error.start})", "Save the file as UTF-8.") from None
     body = parse(text, str(path))
     if not isinstance(body, dict):
-        raise RecipeError(f"{path}: expected fields such as name, model and curate.")
+        raise RecipeError(path, "expected fields such as name, model and curate.")
     return body
 
 
@@ -188,13 +190,13 @@ def _copy(value: Any, where: str, field: str) -> Any:
     if isinstance(value, list):
         return [_copy(v, where, f"{field}.{i}".lstrip(".")) for i, v in enumerate(value)]
     if isinstance(value, float) and not math.isfinite(value):
-        raise RecipeError(f"{at}: {value} is not a finite number.")
+        raise RecipeError(at, f"{value} is not a finite number.")
     if isinstance(value, int) and abs(value) > LARGEST_INTEGER:
-        raise RecipeError(f"{at}: {value} is larger than 2**63 - 1.")
+        raise RecipeError(at, f"{value} is larger than 2**63 - 1.")
     if isinstance(value, str):
         if len(value) > LONGEST_TEXT:
-            raise RecipeError(f"{at}: a text of {len(value)} characters; at most {LONGEST_TEXT} are read.")
+            raise RecipeError(at, f"a text of {len(value)} characters; at most {LONGEST_TEXT} are read.")
         bad = re.search(r"[\x00-\x08\x0b-\x1f\x7f\ud800-\udfff]", value)
         if bad is not None:
-            raise RecipeError(f"{at}: the text holds the character {bad.group()!a}, which cannot be used here.")
+            raise RecipeError(at, f"the text holds the character {bad.group()!a}, which cannot be used here.")
     return value

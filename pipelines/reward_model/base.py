@@ -72,7 +72,7 @@ class RewardTrainer(FixedDataLoop):
             self.report.event(f"dropped {named} longer than reward_model.max_length", split=split, **dropped)
         if not kept:
             raise DataError(
-                f"reward_model.max_length: all {len(examples)} {named} of {split} are longer than {limit} tokens."
+                "reward_model.max_length", f"all {len(examples)} {named} of {split} are longer than {limit} tokens."
             )
         return kept
 

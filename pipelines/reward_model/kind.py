@@ -45,7 +45,9 @@ class RewardModelKind(FixedDataKind):
         loss = bound_loss(node.settings)
         if LENGTH_HEAD in loss.needs and node.settings.heads > 1:
             raise RecipeError(
-                f"reward_model.heads: {loss.name} has its own two heads. Set heads: 1, and make an ensemble of several stages."
+                "reward_model.heads",
+                f"{loss.name} has its own two heads",
+                "Set heads: 1, and make an ensemble of several stages.",
             )
         _check_steps(loss, node)
         if node.settings.step_labels is None:
@@ -60,13 +62,15 @@ def _check_steps(loss: Bound, node: Node) -> None:
     settings: RewardModel = node.settings
     if STEP_LABEL in loss.needs and settings.step_labels is None:
         raise RecipeError(
-            f"reward_model.step_labels: {loss.name} learns from labelled steps. Give `step_labels: {{separator: ...}}`, what stands "
-            "between two steps."
+            "reward_model.step_labels",
+            f"{loss.name} learns from labelled steps",
+            "Give `step_labels: {separator: ...}`, what stands between two steps.",
         )
     if STEP_LABEL not in loss.needs and settings.step_labels is not None:
         raise RecipeError(
-            f"reward_model.loss: {loss.name} learns from pairs, and `step_labels` asks for labelled steps. Use loss: step_bce, or leave "
-            "`step_labels` out."
+            "reward_model.loss",
+            f"{loss.name} learns from pairs, and `step_labels` asks for labelled steps",
+            "Use loss: step_bce, or leave `step_labels` out.",
         )
     if settings.step_labels is None:
         return
@@ -75,8 +79,9 @@ def _check_steps(loss: Bound, node: Node) -> None:
         kind = source.select.kind if source.select is not None else of_rows
         if kind != "steps":
             raise RecipeError(
-                f"reward_model.data: {name} makes records of {kind} (sources.{number}), and {loss.name} learns from steps. Use select: "
-                "steps, or a file with completions and labels."
+                "reward_model.data",
+                f"{name} makes records of {kind} (sources.{number}), and {loss.name} learns from steps",
+                "Use select: steps, or a file with completions and labels.",
             )
 
 
@@ -91,8 +96,9 @@ def _check_turns(loss: Bound, node: Node) -> None:
         single.append(name)
     if single:
         raise RecipeError(
-            f"reward_model.loss: {loss.name} is about the turns of episodes, and {single[0]} makes pairs of single answers. Use loss: "
-            "bradley_terry, or select: segments or preferred of a stage that plays episodes."
+            "reward_model.loss",
+            f"{loss.name} is about the turns of episodes, and {single[0]} makes pairs of single answers",
+            "Use loss: bradley_terry, or select: segments or preferred of a stage that plays episodes.",
         )
 
 
@@ -100,22 +106,26 @@ def _check_critique(loss: Bound, settings: RewardModel) -> None:
     critiques = {name for name in loss.needs if "_critique_" in name}
     if critiques and settings.critique is None:
         raise RecipeError(
-            f"reward_model.critique: {loss.name} reads critiques, and none are asked for. Give `critique: {{source: records}}` "
-            "or `{source: own}`."
+            "reward_model.critique",
+            f"{loss.name} reads critiques, and none are asked for",
+            "Give `critique: {source: records}` or `{source: own}`.",
         )
     if settings.critique is not None and set(ANSWER_TEXT) & set(loss.needs):
         raise RecipeError(
-            f"reward_model.loss: {loss.name} regularises by the text of the answers, and with `critique` the text is the critique. "
-            "Use loss: cloud, or leave `critique` out."
+            "reward_model.loss",
+            f"{loss.name} regularises by the text of the answers, and with `critique` the text is the critique",
+            "Use loss: cloud, or leave `critique` out.",
         )
 
 
 def _check_users(loss: Bound, settings: RewardModel) -> None:
     if LATENT in loss.needs and settings.users is None:
-        raise RecipeError(f"reward_model.users: {loss.name} infers a latent per user. Give `users: {{}}`, or its size.")
+        raise RecipeError(
+            "reward_model.users", f"{loss.name} infers a latent per user", "Give `users: {}`, or its size."
+        )
     if settings.users is not None and loss.card.batch_coupled:
         raise RecipeError(
-            f"reward_model.users: {loss.name} couples the pairs of a step, which rewards per user do not support."
+            "reward_model.users", f"{loss.name} couples the pairs of a step, which rewards per user do not support."
         )
 
 

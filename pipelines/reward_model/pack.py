@@ -141,13 +141,15 @@ def critique_tokens(
     """
     if pair.part is not None:
         raise DataError(
-            f"record {pair.uid} is a pair of parts of episodes (info.{pair.part}), and a critique is of an answer to a prompt. Leave out "
-            "reward_model.critique."
+            "reward_model.critique",
+            f"record {pair.uid} is a pair of parts of episodes (info.{pair.part}), and a critique is of an answer to a prompt",
+            "Leave it out.",
         )
     if written and pair.critiques is None:
         raise DataError(
-            f"record {pair.uid} has no critiques (info.{CRITIQUES[0]} and info.{CRITIQUES[1]}). Curate pairs with columns of these "
-            "names, or let the starting model write them: reward_model.critique.source: own."
+            "reward_model.critique.source",
+            f"record {pair.uid} has no critiques (info.{CRITIQUES[0]} and info.{CRITIQUES[1]})",
+            "Curate pairs with columns of these names, or let the starting model write them: source: own.",
         )
     plain = tokens_of(pair, tokenizer, system, tools)
     prompt = with_system_prompt(pair.prompt, system)

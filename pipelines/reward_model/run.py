@@ -69,8 +69,10 @@ class Trainer(RewardTrainer):
         critique = self.settings.critique
         if pair.part is not None and self.settings.users is not None:
             raise DataError(
-                f"record {pair.uid} is a pair of parts of episodes (info.{pair.part}), and a user's latent is inferred from pairs of whole "
-                "answers. Leave out reward_model.users."
+                "reward_model.users",
+                f"record {pair.uid} is a pair of parts of episodes (info.{pair.part}), and a user's latent is inferred from pairs of "
+                "whole answers",
+                "Leave it out.",
             )
         if critique is None:
             return tokens_of(pair, self.tokenizer, self.system, tools)

@@ -121,8 +121,9 @@ class StepTrainer(RewardTrainer):
             )
         if not readable:
             raise DataError(
-                f"reward_model.data: none of the {len(answers)} answers of {split} has a labelled step that the chat template leaves as it "
-                "is. Look at the records' info.steps and info.step_labels, and at the template."
+                "reward_model.data",
+                f"none of the {len(answers)} answers of {split} has a labelled step that the chat template leaves as it is",
+                "Look at the records' info.steps and info.step_labels, and at the template.",
             )
         return self.fitting(readable, self.settings.max_length, "answers", split)
 

@@ -101,7 +101,7 @@ def _log_extra(name: str, rows: list[Trajectory]) -> Callable[[str, list[Any]], 
         plain = values.tolist() if hasattr(values, "tolist") else list(values)
         if len(plain) != len(rows):
             raise RecipeError(
-                f"rlvr.reward_functions: {name} logged {len(plain)} values as {column} for {len(rows)} completions."
+                "rlvr.reward_functions", f"{name} logged {len(plain)} values as {column} for {len(rows)} completions."
             )
         for row, value in zip(rows, plain, strict=True):
             row.logged[str(column)] = _plain(value)
@@ -123,7 +123,7 @@ def _log_metric(name: str, current: Session) -> Callable[[str, float], None]:
     def log_metric(metric: str, value: float) -> None:
         number = float(value)
         if not math.isfinite(number):
-            raise RecipeError(f"rlvr.reward_functions: {name} logged {number} as the metric {metric}.")
+            raise RecipeError("rlvr.reward_functions", f"{name} logged {number} as the metric {metric}.")
         current.metrics[str(metric)].append(number)
 
     return log_metric

@@ -28,7 +28,8 @@ def require(problems: Sequence[Problem], reward: Mapping[str, Any], split: str) 
     empty = [p for p in problems if not p.has_gold]
     if empty:
         raise DataError(
-            f"rlvr.split: {len(empty)} of {len(problems)} records of {split} have no answer, the first {empty[0].uid}, and the reward is "
-            "the verifier's: an empty completion would be correct. Give records with answers, or a reward that needs none "
-            "(reward: model, judge or function)."
+            "rlvr.split",
+            f"{len(empty)} of {len(problems)} records of {split} have no answer, the first {empty[0].uid}, and the reward is the "
+            "verifier's: an empty completion would be correct",
+            "Give records with answers, or a reward that needs none (reward: model, judge or function).",
         )

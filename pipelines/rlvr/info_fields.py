@@ -36,12 +36,13 @@ def require(problems: Sequence[Problem], rlvr: Rlvr) -> None:
         lacking = [problem for problem in problems if not has(problem.info, name)]
         if lacking and name.startswith(f"{PREFERENCES}."):
             raise DataError(
-                f"{setting}: {len(lacking)} of {len(problems)} records of {rlvr.split} have no info.{name} ({lacking[0].uid} is one). Give "
-                "each of the split's sources `preferences` with the names of all such terms."
+                setting,
+                f"{len(lacking)} of {len(problems)} records of {rlvr.split} have no info.{name} ({lacking[0].uid} is one)",
+                "Give each of the split's sources `preferences` with the names of all such terms.",
             )
         if len(lacking) == len(problems):
             there = ", ".join(sorted({key for problem in problems for key in problem.info}))[:500]
-            raise DataError(f"{setting}: no record of {rlvr.split} has info.{name}. They have: {there or 'nothing'}.")
+            raise DataError(setting, f"no record of {rlvr.split} has info.{name}", f"They have: {there or 'nothing'}.")
 
 
 def has(info: dict[str, Any], name: str) -> bool:

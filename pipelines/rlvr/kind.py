@@ -123,7 +123,7 @@ class RlvrKind(Kind):
         _check_samples(node)
         rollout = str(rl.rollout.get("kind"))
         about = card(load("rlvr.rollout", rollout))
-        check_episodes(node, f"rlvr.rollout: {rollout}", rl.split, PLAYS in about.makes)
+        check_episodes(node, "rlvr.rollout", rollout, rl.split, PLAYS in about.makes)
         _check_users(node)
         _check_roles(node)
         reward_models.check(resolve(node.settings))
@@ -137,8 +137,9 @@ def _check_users(node: Node) -> None:
         user, scorer = each.holder.get("user"), node.recipe.node(each.value)
         if user is not None and scorer.settings.users is None:
             raise RecipeError(
-                f"rlvr.{each.label}: {each.value} knows no users, so there is none called {str(user)[:80]!r}. Give {each.value} a loss "
-                "with `users`, or leave user out."
+                f"rlvr.{each.label}",
+                f"{each.value} knows no users, so there is none called {str(user)[:80]!r}",
+                f"Give {each.value} a loss with `users`, or leave user out.",
             )
 
 
@@ -147,8 +148,9 @@ def _check_roles(node: Node) -> None:
     for each in reward_models.named(resolve(node.settings)):
         if each.is_role and each.value in node.recipe.graph:
             raise RecipeError(
-                f"rlvr.{each.label}: {each.value} is {reward_models.ROLES[each.value]} here, and a stage of the recipe has this name too. "
-                "Call the stage otherwise."
+                f"rlvr.{each.label}",
+                f"{each.value} is {reward_models.ROLES[each.value]} here, and a stage of the recipe has this name too",
+                "Call the stage otherwise.",
             )
 
 
@@ -158,29 +160,37 @@ def _check_samples(node: Node) -> None:
     rollout, named = load("rlvr.rollout", kind), bool(node.named("samples"))
     reads, of_episodes = rollout.reads_samples, rollout.reads_episodes  # type: ignore[attr-defined]
     if reads and not named:
-        raise RecipeError(f"rlvr.samples: the rollout {kind} reads stored completions. Name a stage of kind sample.")
+        raise RecipeError(
+            "rlvr.samples", f"the rollout {kind} reads stored completions", "Name a stage of kind sample."
+        )
     if named and not reads:
         raise RecipeError(
-            f"rlvr.samples: the rollout {kind} draws its own completions. Use rollout: stored or stored_demonstrated, or leave samples out."
+            "rlvr.samples",
+            f"the rollout {kind} draws its own completions",
+            "Use rollout: stored or stored_demonstrated, or leave samples out.",
         )
     for name in node.named("samples"):
         plays = plays_episodes(node.recipe.node(name))
         if plays and not of_episodes:
             raise RecipeError(
-                f"rlvr.samples: {name} holds episodes, and the rollout {kind} reads single answers. Use rollout: stored_episodes, or name "
-                "a stage that samples those."
+                "rlvr.samples",
+                f"{name} holds episodes, and the rollout {kind} reads single answers",
+                "Use rollout: stored_episodes, or name a stage that samples those.",
             )
         if of_episodes and not plays:
             raise RecipeError(
-                f"rlvr.samples: {name} samples single answers, and the rollout {kind} reads episodes. Use rollout: stored, or give "
-                f"{name} `episodes: {{max_turns: 10}}`."
+                "rlvr.samples",
+                f"{name} samples single answers, and the rollout {kind} reads episodes",
+                f"Use rollout: stored, or give {name} `episodes: {{max_turns: 10}}`.",
             )
         if getattr(node.recipe.node(name).settings, "new_prompts", None) is not None:
             raise RecipeError(
-                f"rlvr.samples: {name} writes new prompts, and the rollout {kind} reads answers. Name a stage that answers them."
+                "rlvr.samples",
+                f"{name} writes new prompts, and the rollout {kind} reads answers",
+                "Name a stage that answers them.",
             )
     if reads and node.settings.window is not None:
-        raise RecipeError(f"rlvr.window: the rollout {kind} draws nothing that could be cut. Leave it out.")
+        raise RecipeError("rlvr.window", f"the rollout {kind} draws nothing that could be cut", "Leave it out.")
 
 
 def _parts(rl: Rlvr) -> list[tuple[str, Any]]:

@@ -10,6 +10,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from pipelines.base.errors import out_of_memory
 from pipelines.contract.method import PolicyUpdate, own_update
 from pipelines.contract.model_settings import Model
 from pipelines.contract.provider import ProviderContext
@@ -20,7 +21,7 @@ from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_providers
 from pipelines.rlvr import algorithm, diagnostics
 from pipelines.rlvr.mismatch import MismatchMonitor, Tokens, measure
-from pipelines.rlvr.passes import ForwardPasses, out_of_memory, to_rows
+from pipelines.rlvr.passes import ForwardPasses, to_rows
 from pipelines.rlvr.text_scorer import FrozenModels, TextScorer
 from pipelines.stage.report import Report
 

@@ -101,8 +101,8 @@ class ForwardPasses:
         """
         if self.budget <= widest:
             raise Interrupted(
-                f"out of memory with one row of {widest} tokens in a pass. Use gradient_checkpointing, lora, dtype: bfloat16, "
-                "or lower sampling.max_tokens."
+                f"out of memory with one row of {widest} tokens in a pass",
+                fix="Use gradient_checkpointing, lora, dtype: bfloat16, or lower sampling.max_tokens.",
             )
         self.budget = max(widest, self.budget // 2)
 
@@ -119,9 +119,3 @@ def to_rows(values: Tensor, target: Tensor, rows: Tensor, shape: torch.Size) -> 
     place = torch.searchsorted(rows, target // shape[1]) * shape[1] + target % shape[1]
     flattened = torch.zeros(len(rows) * shape[1]).scatter(0, place, values.cpu())
     return flattened.view(len(rows), shape[1])
-
-
-def out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on the GPU or the CPU."""
-    words = ("can't allocate memory", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    return isinstance(error, torch.OutOfMemoryError) or any(each in str(error) for each in words)

@@ -127,11 +127,12 @@ def check(section: Mapping[str, Any]) -> None:
         architecture = architecture_of(each.value)
         classifies = architecture is not None and architecture.endswith(CLASSIFIER)
         if each.attribute == "language_models" and classifies:
-            raise RecipeError(f"rlvr.{each.label}: {each.value} is a reward model, and a language model is asked.")
+            raise RecipeError(f"rlvr.{each.label}", f"{each.value} is a reward model, and a language model is asked.")
         if each.makes == REWARD_MODEL and architecture is not None and not classifies:
             raise RecipeError(
-                f"rlvr.{each.label}: {each.value} is no reward model but {architecture}. Name a stage of kind reward_model, or a "
-                "checkpoint for sequence classification with one label."
+                f"rlvr.{each.label}",
+                f"{each.value} is no reward model but {architecture}",
+                "Name a stage of kind reward_model, or a checkpoint for sequence classification with one label.",
             )
 
 

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
 
 RewardFunction = Callable[..., Any]
 """A function with TRL's signature; `function_keywords` says what it is called with."""
-LATE = "did not return within"
-"""In the message about a function that takes too long."""
+
+
+class FunctionTimeout(RecipeError):
+    """A function took longer than it may."""
 
 
 def load_functions(names: list[str]) -> list[tuple[str, RewardFunction]]:
@@ -47,13 +49,13 @@ def load_function(name: str, field: str) -> Callable[..., Any]:
     except (ValueError, ImportError, AttributeError) as error:
         fix = "Write package.module:function."
         if isinstance(error, NameTaken):
-            raise RecipeError(f"{field}: {error}:{attribute}.") from None
+            raise RecipeError(field, f"{error}:{attribute}.") from None
         if isinstance(error, ModuleNotFoundError):
             fix = f"Put {error.name}.py into the working folder, or install its package."
-        raise RecipeError(f"{field}: {name!r} cannot be imported ({error}). {fix}") from error
+        raise RecipeError(field, f"{name!r} cannot be imported ({error})", fix) from error
     except (Exception, SystemExit) as error:  # the user's file fails while it is imported
         where, what = raised_at(error), f"{type(error).__name__}: {error}"
-        raise RecipeError(f"{field}: {name!r} cannot be imported: {what} ({where}). Mend it there.") from error
+        raise RecipeError(field, f"{name!r} cannot be imported: {what} ({where})", "Mend it there.") from error
 
 
 def verify(
@@ -120,7 +122,7 @@ def hidden_values(
     try:
         return values_of(name, function, chosen, problems, timeout_s=timeout_s)
     except RecipeError as error:
-        raise RecipeError(str(error).replace("rlvr.reward_functions", field, 1)) from error
+        raise error.moved("rlvr.reward_functions", field) from None
 
 
 def add(
@@ -190,16 +192,18 @@ def _call(name: str, function: RewardFunction, columns: dict[str, Any], count: i
     if thread.is_alive():
         frame = sys._current_frames().get(thread.ident or 0)
         where = f" It is at {frame.f_code.co_filename}:{frame.f_lineno}." if frame else ""
-        raise RecipeError(
-            f"rlvr.reward_functions: {name} {LATE} {timeout_s:g} s for {count} completions."
-            f"{where} Fix it or raise rlvr.reward_timeout_s."
+        raise FunctionTimeout(
+            "rlvr.reward_functions",
+            f"{name} did not return within {timeout_s:g} s for {count} completions.{where}",
+            "Fix it or raise reward_timeout_s.",
         )
     if raised:
         error = raised[0]
         if isinstance(error, RecipeError):
             raise error
         raise RecipeError(
-            f"rlvr.reward_functions: {name} raised {type(error).__name__}: {error} ({raised_at(error, function)})."
+            "rlvr.reward_functions",
+            f"{name} raised {type(error).__name__}: {error} ({raised_at(error, function)}).",
         ) from error
     return returned[0]
 
@@ -212,13 +216,14 @@ def _checked(name: str, values: Any, rows: list[Trajectory]) -> list[float | Non
     if not isinstance(values, list | tuple):
         if not hasattr(values, "tolist"):
             raise RecipeError(
-                f"rlvr.reward_functions: {name} returned {type(values).__name__} instead of one number per completion; "
-                "return a list, a tuple, an array or a tensor."
+                "rlvr.reward_functions",
+                f"{name} returned {type(values).__name__} instead of one number per completion; return a list, a tuple, an array or a "
+                "tensor.",
             )
         values = values.tolist()
     if not isinstance(values, list | tuple) or len(values) != len(rows):
         count = len(values) if isinstance(values, list | tuple) else "a single number as"
-        raise RecipeError(f"rlvr.reward_functions: {name} returned {count} rewards for {len(rows)} completions.")
+        raise RecipeError("rlvr.reward_functions", f"{name} returned {count} rewards for {len(rows)} completions.")
     return [_number(name, value, row.uid) for value, row in zip(values, rows, strict=True)]
 
 
@@ -234,6 +239,6 @@ def _number(name: str, value: Any, uid: str) -> float | None:
                 return float(value)
     shown_value = "an integer that no float holds" if isinstance(value, int) else f"{value!r:.80}"
     raise RecipeError(
-        f"rlvr.reward_functions: {name} gave {shown_value} to the problem {uid}; a reward is a finite number, or None to leave "
-        "the row as it is."
+        "rlvr.reward_functions",
+        f"{name} gave {shown_value} to the problem {uid}; a reward is a finite number, or None to leave the row as it is.",
     )

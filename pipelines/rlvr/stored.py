@@ -44,7 +44,8 @@ def read(folder: Path, problems: Mapping[str, Problem], tokenizer: Any) -> dict[
     lacking = problems.keys() - stored.keys()
     if lacking:
         raise DataError(
-            f"rlvr.samples: {len(lacking)} of {len(problems)} problems have no stored completion ({min(lacking)} is one). Draw them from "
-            "the split that is trained on, or curate the split from the samples (select: pass_rate)."
+            "rlvr.samples",
+            f"{len(lacking)} of {len(problems)} problems have no stored completion ({min(lacking)} is one)",
+            "Draw them from the split that is trained on, or curate the split from the samples (select: pass_rate).",
         )
     return stored

@@ -98,31 +98,39 @@ class SampleKind(Kind):
         if node.settings.episodes is not None:
             check_sampled_games(node)
         plays = node.settings.episodes is not None
-        check_episodes(node, f"sample.{'episodes' if plays else 'k'}", node.settings.split, plays)
+        check_episodes(node, f"sample.{'episodes' if plays else 'k'}", "the stage", node.settings.split, plays)
         if node.settings.episodes is not None and node.named("reward_model"):
             raise RecipeError(
-                "sample.reward_model: it scores single answers, and `episodes` plays several turns. Leave one of the two out."
+                "sample.reward_model",
+                "it scores single answers, and `episodes` plays several turns",
+                "Leave one of the two out.",
             )
         if node.settings.new_prompts is not None and node.named("reward_model"):
             raise RecipeError(
-                "sample.reward_model: it scores answers, and `new_prompts` asks for prompts. Leave one of the two out."
+                "sample.reward_model",
+                "it scores answers, and `new_prompts` asks for prompts",
+                "Leave one of the two out.",
             )
         guidance, (model,) = node.settings.guidance, node.parents
         if guidance is not None and (model == BASE or guidance.base not in node.recipe.node(model).made_from):
             raise RecipeError(
-                f"sample.guidance.base: {model} was not made from {guidance.base}. Name a stage that {model} starts from, at any distance."
+                "sample.guidance.base",
+                f"{model} was not made from {guidance.base}",
+                f"Name a stage that {model} starts from, at any distance.",
             )
         sampling = node.settings.sampling
         if sampling.temperature == 0 and node.settings.k > 1 and not plays:
             raise RecipeError(
-                f"sample.sampling.temperature: at 0 all {node.settings.k} completions of a problem are equal. Set k: 1, or a temperature "
-                "above 0."
+                "sample.sampling.temperature",
+                f"at 0 all {node.settings.k} completions of a problem are equal",
+                "Set k: 1, or a temperature above 0.",
             )
         truncated = sampling.top_p < 1 or sampling.top_k > 0 or sampling.min_p > 0
         if node.settings.reference is not None and (sampling.temperature == 0 or truncated):
             raise RecipeError(
-                "sample.reference: the KL to it is infinite where sampling is greedy or leaves tokens out. Use a temperature above 0 "
-                "without top_p, top_k and min_p."
+                "sample.reference",
+                "the KL to it is infinite where sampling is greedy or leaves tokens out",
+                "Use a temperature above 0 without top_p, top_k and min_p.",
             )
 
 
@@ -137,24 +145,25 @@ def _check_stored(node: Node) -> None:
     if reading is None:
         if stored:
             raise RecipeError(
-                f"sample.data: {stored[0]} makes completions, which only `step_labels` and `comparisons` read. Give one of them, or name "
-                "the data with the problems."
+                "sample.data",
+                f"{stored[0]} makes completions, which only `step_labels` and `comparisons` read",
+                "Give one of them, or name the data with the problems.",
             )
         return
     if not stored:
-        raise RecipeError(f"sample.data: {reading} reads completions. Name the sample stage that drew them.")
+        raise RecipeError("sample.data", f"{reading} reads completions", "Name the sample stage that drew them.")
     if node.named("reward_model"):
         raise RecipeError(
-            f"sample.reward_model: it scores new completions, and `{reading}` draws none. Leave one of the two out."
+            "sample.reward_model", f"it scores new completions, and `{reading}` draws none", "Leave one of the two out."
         )
     if node.recipe.node(stored[0]).settings.new_prompts is not None:
         raise RecipeError(
-            f"sample.{reading}: {stored[0]} writes new prompts, and prompts have no steps. Answer them first."
+            f"sample.{reading}", f"{stored[0]} writes new prompts, and prompts have no steps", "Answer them first."
         )
     if reading == "step_labels" and plays_episodes(node.recipe.node(stored[0])):
         raise RecipeError(
-            f"sample.step_labels: {stored[0]} plays episodes, whose turns get their labels without more sampling: curate them with "
-            "select: steps."
+            "sample.step_labels",
+            f"{stored[0]} plays episodes, whose turns get their labels without more sampling: curate them with select: steps.",
         )
 
 

@@ -27,7 +27,9 @@ def requests(problems: Sequence[Problem], settings: NewPrompts, seed: int) -> li
     """
     if len(problems) < settings.shots:
         raise DataError(
-            f"sample.new_prompts.shots: {settings.shots} prompts are to be shown, and the split has {len(problems)}. Show fewer."
+            "sample.new_prompts.shots",
+            f"{settings.shots} prompts are to be shown, and the split has {len(problems)}",
+            "Show fewer.",
         )
     prompts = [problem.prompt[-1]["content"] for problem in problems]
     asked = []

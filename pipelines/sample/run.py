@@ -238,8 +238,9 @@ class Drawer:
         for place, episode in enumerate(play_out(requests, context, TurnBudget(max_turns))):
             if episode.others:
                 raise DataError(
-                    f"sample.episodes: problem {episode.request.problem.uid} is a game with two seats of the policy, and a sample has one "
-                    "player. Put a single seat into its info.seats."
+                    "sample.episodes",
+                    f"problem {episode.request.problem.uid} is a game with two seats of the policy, and a sample has one player",
+                    "Put a single seat into its info.seats.",
                 )
             start, row = len(episode.request.prompt), episode.trajectory(context, max_turns)
             yield {

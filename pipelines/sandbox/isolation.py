@@ -12,7 +12,7 @@ from pathlib import Path
 
 from pipelines.sandbox import SandboxError
 from pipelines.sandbox.inside import confine
-from pipelines.sandbox.levels import LEVELS, Level
+from pipelines.sandbox.levels import LEVELS, Level, bubblewrap
 
 
 @cache
@@ -49,7 +49,7 @@ def trouble(level: Level) -> str:
 
 def _cause(level: Level, message: str) -> str:
     """The common cause of a failure, and what helps, as a clause."""
-    if level != "namespaces" or "not installed" in message:
+    if level != "namespaces" or bubblewrap() is None:
         return ""
     if _kernel_setting("kernel/apparmor_restrict_unprivileged_userns") == "1" and os.geteuid() != 0:
         return (
@@ -89,8 +89,8 @@ def best(limits_only: bool = False) -> Level:
         if not why:
             return level
         reasons.append(f"{level}: {why}")
-    hint = "" if limits_only else " `sandbox: limits_only` in the recipe goes without, at your files' risk."
-    raise SandboxError(f"sandbox: programs cannot be confined here. {'. '.join(reasons)}.{hint}")
+    fix = "" if limits_only else "Set `sandbox: limits_only` in the recipe to go without, at your files' risk."
+    raise SandboxError("sandbox", f"programs cannot be confined here. {'. '.join(reasons)}", fix)
 
 
 _PROBE = """

@@ -111,11 +111,15 @@ def reward_scorer(path: str, model: Model, tokenizer: Any, *, budget: int, field
     scorer = RewardScorer(path, model.model_copy(update={"chat_template": None}), budget=budget, field=field)
     if scorer.critiques:
         raise ModelError(
-            f"{field}: it writes a critique before it scores, which is not asked for here. Name a reward model without `critique`."
+            field,
+            "it writes a critique before it scores, which is not asked for here",
+            "Name a reward model without `critique`.",
         )
     if not scorer.reads(tokenizer):
         raise ModelError(
-            f"{field}: its tokenizer or chat template is another than the sampled model's. Train it from a model of the same family."
+            field,
+            "its tokenizer or chat template is another than the sampled model's",
+            "Train it from a model of the same family.",
         )
     return scorer
 

@@ -100,7 +100,9 @@ class Searcher:
         """
         if sampling.temperature == 0 and self.search.n > 1:
             raise RecipeError(
-                f"search: answers are decoded greedily, so all {self.search.n} would be equal. Give the sampling a temperature above 0."
+                "search",
+                f"answers are decoded greedily, so all {self.search.n} would be equal",
+                "Give the sampling a temperature above 0.",
             )
         if self.climber is not None:
             climbs = self.climber.climbs(questions, sampling)

@@ -27,8 +27,10 @@ class SftKind(FixedDataKind):
         loss = bind(SLOT, node.settings.loss)
         if "logp_old" in loss.takes and node.settings.mini_batches == 1:
             raise RecipeError(
-                f"sft.loss: {loss.name} compares with the model before the step, and with mini_batches: 1 it is that model still: nothing "
-                "is ever clipped. Set sft.mini_batches, such as 8, or use loss: cross_entropy."
+                "sft.loss",
+                f"{loss.name} compares with the model before the step, and with mini_batches: 1 it is that model still: nothing is ever "
+                "clipped",
+                "Set mini_batches, such as 8, or use loss: cross_entropy.",
             )
         _check_sources(node)
 
@@ -51,7 +53,9 @@ def _check_sources(node: Node) -> None:
         for name in getattr(node.settings, field):
             if name not in known:
                 raise RecipeError(
-                    f"sft.{field}: {node.settings.split} has no records of a source {name[:80]!r}. {did_you_mean(name[:80], known)}"
+                    f"sft.{field}",
+                    f"{node.settings.split} has no records of a source {name[:80]!r}",
+                    did_you_mean(name[:80], known),
                 )
 
 

@@ -79,7 +79,7 @@ def target(problem: Problem, which: str) -> str:
     solution = problem.info.get("solution")
     if which == "solution" and not solution:
         raise DataError(
-            f"sft.target: record {problem.uid} ({problem.source}) has no solution; use target: auto or answer."
+            "sft.target", f"record {problem.uid} ({problem.source}) has no solution; use target: auto or answer."
         )
     text = str(solution) if solution and which != "answer" else problem.answer
     if not text:
@@ -89,7 +89,8 @@ def target(problem: Problem, which: str) -> str:
             else "neither solution nor answer; send it to another split"
         )
         raise DataError(
-            f"sft.target: record {problem.uid} ({problem.source}) has {lacks}. The model would learn to say nothing."
+            "sft.target",
+            f"record {problem.uid} ({problem.source}) has {lacks}. The model would learn to say nothing.",
         )
     return text
 
@@ -103,8 +104,9 @@ def weight(problem: Problem, by_source: dict[str, float], field: str | None) -> 
     own = 1.0 if field is None else problem.info.get(field)
     if isinstance(own, bool) or not isinstance(own, int | float) or not (math.isfinite(own) and own >= 0):
         raise DataError(
-            f"sft.weight_from: record {problem.uid} ({problem.source}) has {own!r:.60} in info.{field}; a number from 0 is wanted. "
-            "Name a field that every record of the split has."
+            "sft.weight_from",
+            f"record {problem.uid} ({problem.source}) has {own!r:.60} in info.{field}; a number from 0 is wanted",
+            "Name a field that every record of the split has.",
         )
     return by_source.get(problem.source, 1.0) * own
 
@@ -124,16 +126,19 @@ def document(problem: Problem, which: str, tokenizer: Any, turns: str = "last", 
     tokens, start = render_answer(tokenizer, problem.prompt, text, problem.uid, problem.tools)
     if THINK_END in text and decode_text(tokenizer, tokens[max(0, start - 8) : start]).rstrip().endswith(THINK_END):
         raise DataError(
-            f"sft.target: record {problem.uid} ({problem.source}) has reasoning, and the chat template ends every prompt with a closed "
-            "think block. Leave enable_thinking: false out of model.chat_template_kwargs, or the reasoning out of the data."
+            "sft.target",
+            f"record {problem.uid} ({problem.source}) has reasoning, and the chat template ends every prompt with a closed think block",
+            "Leave enable_thinking: false out of model.chat_template_kwargs, or the reasoning out of the data.",
         )
     earlier = [] if turns == "last" else [i for i, m in enumerate(problem.prompt) if m["role"] == "assistant"]
     places = [_turn(problem, i, tokens, tokenizer) for i in earlier] + [(start, len(tokens))]
     marks = problem.info.get(TURN_WEIGHTS) if turns == "marked" else None
     if marks is not None and len(marks) != len(places):
         raise DataError(
-            f"sft.turns: record {problem.uid} ({problem.source}) has {len(places)} messages of the assistant and info.{TURN_WEIGHTS} "
-            f"{len(marks)} weights. Curate it again."
+            "sft.turns",
+            f"record {problem.uid} ({problem.source}) has {len(places)} messages of the assistant and info.{TURN_WEIGHTS} {len(marks)} "
+            "weights",
+            "Curate it again.",
         )
     trained_from, untrained, parts = turn_parts(places, marks or [1.0] * len(places), len(tokens))
     factors = [part for place in parts for part in span_parts(place, spans, tokens, tokenizer)]
@@ -152,12 +157,15 @@ def _turn(problem: Problem, index: int, tokens: list[int], tokenizer: Any) -> tu
     text = tokenizer.decode(own[start:end]).strip()
     if end > start and not stops(tokenizer) & set(own[start:end]):
         raise ModelError(
-            "sft.turns: the template writes no end token after earlier answers, so a model would learn not to end them. Use turns: last."
+            "sft.turns",
+            "the template writes no end token after earlier answers, so a model would learn not to end them",
+            "Use turns: last.",
         )
     if end <= start or not text.startswith(earlier_text.strip()):
         raise ModelError(
-            f"sft.turns: the template writes an earlier answer of record {problem.uid} differently once others follow it, so "
-            "it cannot be trained. Use turns: last."
+            "sft.turns",
+            f"the template writes an earlier answer of record {problem.uid} differently once others follow it, so it cannot be trained",
+            "Use turns: last.",
         )
     return start, end
 
@@ -210,7 +218,8 @@ def check_assistant_mask(problem: Problem, which: str, tokenizer: Any) -> bool:
         template_mask[: conversation.trained_from] = [0] * conversation.trained_from
     if len(own_mask) != len(template_mask) or any(t and not o for o, t in zip(own_mask, template_mask, strict=True)):
         raise ModelError(
-            f"model.chat_template: the template's assistant mask disagrees with the prompt's length on record {problem.uid}."
+            "model.chat_template",
+            f"the template's assistant mask disagrees with the prompt's length on record {problem.uid}.",
         )
     return True
 

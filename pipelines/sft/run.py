@@ -74,8 +74,10 @@ class Trainer(FixedDataLoop):
         self.updates = min(sft.mini_batches, per_step)
         if self.compares and self.updates == 1:
             raise DataError(
-                f"sft.tokens_per_step: a step of {sft.tokens_per_step} tokens has one row, so one update, and {self.loss.name} compares "
-                "with the model before the step. Raise tokens_per_step, or lower max_length."
+                "sft.tokens_per_step",
+                f"a step of {sft.tokens_per_step} tokens has one row, so one update, and {self.loss.name} compares with the model before "
+                "the step",
+                "Raise tokens_per_step, or lower max_length.",
             )
         if self.updates < sft.mini_batches:
             self.report.event("a step has fewer rows than sft.mini_batches asks updates", updates=self.updates)
@@ -100,11 +102,14 @@ class Trainer(FixedDataLoop):
             )
         if not fitting:
             raise DataError(
-                f"sft.max_length: all {len(documents)} conversations of {split} are longer than {self.settings.max_length} tokens."
+                "sft.max_length",
+                f"all {len(documents)} conversations of {split} are longer than {self.settings.max_length} tokens.",
             )
         trained = [d for d in fitting if d.trained_count]
         if not trained:
-            raise DataError(f"sft.turns: the data mark every message of the assistant in {split} as not to be trained.")
+            raise DataError(
+                "sft.turns", f"the data mark every message of the assistant in {split} as not to be trained."
+            )
         if len(trained) < len(fitting):
             self.report.event(
                 "dropped conversations without a trained turn", split=split, rows=len(fitting) - len(trained)
@@ -130,12 +135,14 @@ class Trainer(FixedDataLoop):
             if unknown:
                 hint = did_you_mean(min(unknown), sources)
                 raise DataError(
-                    f"sft.{field}: {self.settings.split} has no record of the source {min(unknown)!r}. {hint}"
+                    f"sft.{field}", f"{self.settings.split} has no record of the source {min(unknown)!r}", hint
                 )
         left_out = sources - set(self.settings.mixture)
         if self.settings.mixture and left_out:
             raise DataError(
-                f"sft.mixture: {self.settings.split} has records of the source {min(left_out)!r} too. Give it a share; 0 leaves it out."
+                "sft.mixture",
+                f"{self.settings.split} has records of the source {min(left_out)!r} too",
+                "Give it a share; 0 leaves it out.",
             )
 
     def _mixture(self) -> Mixture:
@@ -148,7 +155,9 @@ class Trainer(FixedDataLoop):
         }
         empty = [name for name, ends in shares.items() if any(ends) and name not in members]
         if empty:
-            raise DataError(f"sft.mixture: every record of the source {empty[0]!r} is too long. Raise sft.max_length.")
+            raise DataError(
+                "sft.mixture", f"every record of the source {empty[0]!r} is too long", "Raise sft.max_length."
+            )
         wanted = {name: ends for name, ends in shares.items() if any(ends)}
         mixture = Mixture(
             {name: partial(self._rows_of, members=members[name]) for name in wanted},

@@ -170,9 +170,11 @@ class Monitors:
         """
         if self.ended.get("action") == "stop":
             raise Interrupted(
-                f"stopped at step {self.ended['step']} by {self.section}.monitors: {self.ended['text']}. Look at the rollouts of "
-                f"these steps; then change what the reward pays for or the learning rate, or the monitor's limits "
-                f"({self.section}.monitors), which starts the stage over."
+                f"stopped at step {self.ended['step']} by {self.section}.monitors: {self.ended['text']}",
+                fix=(
+                    "Look at the rollouts of these steps; then change what the reward pays for or the learning rate, or the monitor's "
+                    f"limits ({self.section}.monitors), which starts the stage over."
+                ),
             )
 
     def state_dict(self) -> dict[str, Any]:

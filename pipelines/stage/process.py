@@ -21,11 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.base import owner, plugins
-from pipelines.base.errors import USER_ERROR_EXIT, UserError
+from pipelines.base.errors import USER_ERROR_EXIT, Problem, UserError, out_of_memory
 from pipelines.base.files import REPORT, disk_full, read_object, write_atomic
 from pipelines.stage.report import PROGRESS
 
 METRICS, ERROR, LOCK, JOB, SYSTEM = "metrics.json", "error.json", "lock", "job.json", "system.jsonl"
+OUT_OF_MEMORY = "out_of_memory"
+"""The kind in `error.json` of a stage that ended because there was no memory; all others are those of `UserError`s."""
 SANDBOX = "sandbox.json"
 """In the report of a stage that ran programs: the levels that confined them."""
 Work = Callable[[dict[str, Any], Path], dict[str, float]]
@@ -59,12 +61,14 @@ def main(work: Work, argv: list[str] | None = None) -> None:
         plugins.activate(job.get("plugins", []))
         metrics = work(job, folder)
     except UserError as error:
-        _leave(folder, error, str(error))
+        _leave(folder, error)
     except Exception as error:
         disk_error = disk_full(error, folder)
-        if disk_error is None:
-            raise
-        _leave(folder, disk_error, str(disk_error))
+        if disk_error is not None:
+            _leave(folder, disk_error)
+        if out_of_memory(error):
+            _note(folder, OUT_OF_MEMORY, [])
+        raise
     if rank == 0:
         _record_sandboxes(folder / "out" / REPORT / SANDBOX)
         write_atomic(folder / METRICS, json.dumps(metrics, sort_keys=True))
@@ -81,10 +85,15 @@ def _record_sandboxes(path: Path) -> None:
         sandboxes.record(path)
 
 
-def _leave(folder: Path, error: BaseException, text: str) -> None:
+def _note(folder: Path, kind: str, problems: list[Problem]) -> None:
+    records = [each.record() for each in problems]
     with contextlib.suppress(OSError):
-        write_atomic(folder / ERROR, json.dumps({"type": type(error).__name__, "message": text}))
-    logging.getLogger("whetstone").error("%s", text)
+        write_atomic(folder / ERROR, json.dumps({"kind": kind, "problems": records}, default=str))
+
+
+def _leave(folder: Path, error: UserError) -> None:
+    _note(folder, error.kind, error.problems)
+    logging.getLogger("whetstone").error("%s", error)
     logging.shutdown()
     os._exit(USER_ERROR_EXIT)
 
@@ -181,7 +190,8 @@ def resolve(dotted: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def read_error(folder: Path) -> str | None:
-    """The message a stage left for the user, if any."""
-    body = read_object(folder / ERROR, message=str)
-    return body.get("message") if body else None
+def read_error(folder: Path) -> tuple[str, list[Problem]]:
+    """The kind and the problems of the error that a stage left; empty where it left none."""
+    body = read_object(folder / ERROR, kind=str, problems=list) or {}
+    records = [each for each in body.get("problems") or [] if isinstance(each, dict)]
+    return body.get("kind") or "", [Problem.of_record(record) for record in records]

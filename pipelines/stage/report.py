@@ -21,6 +21,8 @@ from typing import Any
 from pipelines.base.files import named, write_atomic
 
 SPOOL, PROGRESS, VISIBLE = "spool.jsonl", "progress.json", "spool.visible"
+HANDED_ON = "handed_on"
+"""Code of the event which says, with the step, that other weights than the last ones are handed on."""
 log = logging.getLogger("whetstone")
 
 
@@ -52,7 +54,12 @@ class Report:
         log.info("step %d  %s", step, shown)
 
     def event(self, text: str, **about: Any) -> None:
-        """Record an event: a warning, a resume, a skipped step."""
+        """Record an event: a warning, a resume, a skipped step.
+
+        Args:
+            text: for people.
+            about: what else is known of it; `code` names the kinds of events that programs look for (`HANDED_ON`).
+        """
         self._append({"kind": "event", "time": int(time.time() * 1000), "text": text, **about})
         log.info("%s %s", text, about or "")
 

@@ -147,7 +147,7 @@ def toolbox(specs: Sequence[Spec]) -> Toolbox:
     for spec in specs:
         for tool in _of_spec(json.dumps({"kind": spec} if isinstance(spec, str) else dict(spec), sort_keys=True)):
             if tool.name in box.tools:
-                raise RecipeError(f"tools: two tools are called {tool.name!r}. Leave one of them out.")
+                raise RecipeError("tools", f"two tools are called {tool.name!r}", "Leave one of them out.")
             box.tools[tool.name] = tool
     return box
 
@@ -158,11 +158,11 @@ def _of_spec(spec: str) -> list[Tool]:
     settings = json.loads(spec)
     kind = settings.pop("kind", None)
     if kind not in KINDS:
-        raise RecipeError(f"tools: no kind of tool called {kind!r}. {did_you_mean(str(kind), KINDS)}")
+        raise RecipeError("tools", f"no kind of tool called {kind!r}", did_you_mean(str(kind), KINDS))
     try:
         return list(importlib.import_module(f"pipelines.tools.{kind}").tools(**settings))
     except TypeError as error:
-        raise RecipeError(f"tools: {kind} refuses its settings: {error}.") from None
+        raise RecipeError("tools", f"{kind} refuses its settings: {error}.") from None
 
 
 def function_schema(name: str, description: str, **parameters: dict[str, Any]) -> dict[str, Any]:

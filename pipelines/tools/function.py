@@ -32,12 +32,14 @@ def tools(*, path: str, timeout_s: float = 10.0) -> list[Tool]:
         function = getattr(import_named(module), name)
         schema = get_json_schema(function)
     except NameTaken as clash:
-        raise RecipeError(f"tools: {clash}:{name}.") from None
+        raise RecipeError("tools", f"{clash}:{name}.") from None
     except (ImportError, AttributeError, ValueError) as error:
-        raise RecipeError(f"tools: {path!r} cannot be imported ({error}). Write package.module:function.") from error
+        raise RecipeError(
+            "tools", f"{path!r} cannot be imported ({error})", "Write package.module:function."
+        ) from error
     except (DocstringParsingException, TypeHintParsingException) as error:
         raise RecipeError(
-            f"tools: {path} has no schema ({error}). Give every parameter a type hint and a line under `Args:`."
+            "tools", f"{path} has no schema ({error})", "Give every parameter a type hint and a line under `Args:`."
         ) from error
     threads = ThreadPoolExecutor(8, thread_name_prefix=f"tool {name}")
 

@@ -38,7 +38,7 @@ def tools(
     missing = set(only or ()) - offered.keys()
     if missing:
         raise RecipeError(
-            f"tools: the MCP server {command[0]} has no tool {min(missing)!r}; it has {', '.join(offered)}."
+            "tools", f"the MCP server {command[0]} has no tool {min(missing)!r}; it has {', '.join(offered)}."
         )
     names = only if only is not None else list(offered)
     return [Tool(_schema(offered[name]), _caller(server, name), waits=True) for name in names]
@@ -52,7 +52,9 @@ class _Server:
             import mcp  # noqa: F401
             from anyio.from_thread import start_blocking_portal
         except ImportError:
-            raise RecipeError(f"tools: MCP servers need the library mcp. Install it: {install_hint('mcp')}.") from None
+            raise RecipeError(
+                "tools", "MCP servers need the library mcp", f"Install it: {install_hint('mcp')}."
+            ) from None
         self.command, self.environment, self.timeout_s = command, environment, timeout_s
         stack = contextlib.ExitStack()
         try:
@@ -61,7 +63,9 @@ class _Server:
             self.listed = self.portal.call(self.session.list_tools).tools
         except Exception as error:  # groups of whatever the child's end caused, by way of the library
             stack.close()
-            raise RecipeError(f"tools: the MCP server {' '.join(command)} did not start ({_cause(error)}).") from error
+            raise RecipeError(
+                "tools", f"the MCP server {' '.join(command)} did not start ({_cause(error)})."
+            ) from error
         atexit.register(stack.close)
 
     @contextlib.asynccontextmanager

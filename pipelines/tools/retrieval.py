@@ -151,7 +151,7 @@ def _of_file(path: str, changed_ns: int, size: int) -> Retriever:
 def _generated(name: str) -> Retriever:
     known = sorted(path.stem for path in Path(corpora_folder.__file__).parent.glob("[a-z]*.py"))
     if name not in known:
-        raise RecipeError(f"no generated corpus called {name!r}. {did_you_mean(name, known)}")
+        raise RecipeError(f"no generated corpus called {name!r}", fix=did_you_mean(name, known))
     return Retriever(importlib.import_module(f"{corpora_folder.__name__}.{name}").passages())
 
 

@@ -25,10 +25,8 @@ def tools(*, corpus: str, results: int = 3, characters: int = 300) -> list[Tool]
     """
     try:
         documents = retriever(corpus)
-    except DataError as error:
-        raise DataError(f"tools: search: {error}") from None
-    except RecipeError as error:
-        raise RecipeError(f"tools: search: {error}") from None
+    except (DataError, RecipeError) as error:
+        raise error.inside("tools.search") from None
 
     def search(query: str) -> str:
         if not query.strip():

@@ -60,8 +60,9 @@ def relabel(problem: Problem, completion: str) -> Problem | None:
     function = getattr(load(problem.verifier), "relabel", None)
     if function is None:
         raise RecipeError(
-            f"rlvr.rollout: the verifier {problem.verifier} cannot say what an incorrect answer answers (its module has no relabel). Use "
-            "rollout: single_turn."
+            "rlvr.rollout",
+            f"the verifier {problem.verifier} cannot say what an incorrect answer answers (its module has no relabel)",
+            "Use rollout: single_turn.",
         )
     return function(problem, after_thinking(completion))
 

@@ -90,7 +90,9 @@ def _loaded(path: str) -> tuple[Any, Any]:
     except (OSError, ValueError) as error:
         first = str(error).splitlines()[0][:200].rstrip(".")
         raise DataError(
-            f"info.encoder: no encoder at {path!r} ({first}). Name a transformers model: a folder, or a name on the hub."
+            "info.encoder",
+            f"no encoder at {path!r} ({first})",
+            "Name a transformers model: a folder, or a name on the hub.",
         ) from error
 
 

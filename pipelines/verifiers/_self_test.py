@@ -29,5 +29,6 @@ def require(name: str) -> None:
         if verdict.correct is not (example.kind == "gold"):
             raise VerifierError(
                 f"the verifier {name} fails its own test: it calls the {example.kind} example {verdict.status} "
-                f"{dict(verdict.components) or ''}. Install the versions of constraints.txt, or choose another verifier."
+                f"{dict(verdict.components) or ''}",
+                fix="Install the versions of constraints.txt, or choose another verifier.",
             )

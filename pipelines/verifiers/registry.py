@@ -56,7 +56,7 @@ def module_name(name: str) -> str:
         return f"{PACKAGE}.{name}"
     brought = plugins.origins().get(SLOT, {}).get(name)
     if brought is None:
-        raise DataError(f"unknown verifier {name!r}. {did_you_mean(name, known())}")
+        raise DataError(f"unknown verifier {name!r}", fix=did_you_mean(name, known()))
     return brought.module
 
 

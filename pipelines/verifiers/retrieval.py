@@ -37,9 +37,9 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     """
     form, top, within = info.get("form", "tags"), info.get("top", TOP), info.get("within", WITHIN)
     if form not in ("tags", "plain") or type(top) is not int or not 1 <= top <= TOP:
-        raise DataError("info: form is tags or plain, and top a whole number from 1 to 100")
+        raise DataError("info", "form is tags or plain, and top a whole number from 1 to 100")
     if type(within) is not int or not 1 <= within <= top:
-        raise DataError("info: within is a whole number from 1 to top")
+        raise DataError("info", "within is a whole number from 1 to top")
     passages, gold_ids = retriever(_corpus(info)), ids(answer)
     text = query(completion, form)
     if text is None or len(text.split()) > MOST_WORDS:

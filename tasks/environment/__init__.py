@@ -64,7 +64,8 @@ def _split(address: str, variable: str) -> tuple[str, str | None, str | None]:
         port = parts.port
     except ValueError:
         raise Unreachable(
-            f"{variable} is no address: its port is not a number. A password with / # ? or @ in it must be percent-encoded."
+            f"{variable} is no address: its port is not a number",
+            fix="A password with / # ? or @ in it must be percent-encoded.",
         ) from None
     if parts.hostname is None:
         raise Unreachable(f"{variable} names no host.")
@@ -133,14 +134,16 @@ def check_reachable() -> None:
         problem = _problem(uri.rstrip("/") + question, _mlflow_authorization())
         if problem:
             raise Unreachable(
-                f"MLflow at {redact(uri)} (MLFLOW_TRACKING_URI) {problem}. Start it with `mlflow server`, correct the address or "
-                "the rights (MLFLOW_TRACKING_USERNAME, MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN), or unset the variable "
-                "to use the embedded SQLite store."
+                f"MLflow at {redact(uri)} (MLFLOW_TRACKING_URI) {problem}",
+                fix=(
+                    "Start it with `mlflow server`, correct the address or the rights (MLFLOW_TRACKING_USERNAME, "
+                    "MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN), or unset the variable to use the embedded SQLite store."
+                ),
             )
     elif "://" in uri and not uri.startswith(("sqlite:", "file:")) and (problem := _database_problem(uri)):
         raise Unreachable(
-            f"MLflow's database {redact(uri)} (MLFLOW_TRACKING_URI) {problem}. Start it, correct the address, or unset the variable to "
-            "use the embedded SQLite store."
+            f"MLflow's database {redact(uri)} (MLFLOW_TRACKING_URI) {problem}",
+            fix="Start it, correct the address, or unset the variable to use the embedded SQLite store.",
         )
     api = prefect_api()
     if api:
@@ -148,8 +151,11 @@ def check_reachable() -> None:
         problem = _problem(api.rstrip("/") + question, _prefect_authorization())
         if problem:
             raise Unreachable(
-                f"Prefect at {redact(api)} (PREFECT_API_URL) {problem}. Start it with `prefect server start`, correct the address "
-                "or the rights (PREFECT_API_AUTH_STRING), or unset the variable to use the embedded server."
+                f"Prefect at {redact(api)} (PREFECT_API_URL) {problem}",
+                fix=(
+                    "Start it with `prefect server start`, correct the address or the rights (PREFECT_API_AUTH_STRING), or unset the "
+                    "variable to use the embedded server."
+                ),
             )
 
 

@@ -33,11 +33,12 @@ def explain(error: OSError, home: Path) -> StoreError | None:
         return StoreError(str(full))
     if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return StoreError(
-            f"{where} cannot be written ({error.strerror}). Change its rights, or set WHETSTONE_HOME to a folder of yours."
+            f"{where} cannot be written ({error.strerror})",
+            fix="Change its rights, or set WHETSTONE_HOME to a folder of yours.",
         )
     if error.errno in (errno.ENOTDIR, errno.EEXIST, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG):
         return StoreError(
-            f"{where} is in the way ({error.strerror}). Move it aside, or set WHETSTONE_HOME to another folder."
+            f"{where} is in the way ({error.strerror})", fix="Move it aside, or set WHETSTONE_HOME to another folder."
         )
     if error.errno == errno.EIO:
         return StoreError(f"{where} cannot be read (input/output error): the disk or the network share is failing.")
@@ -57,10 +58,10 @@ def prepare(home: Path) -> None:
             path = home / name
             if path.exists() and path.is_dir() == name.endswith(".db"):
                 kind = "a folder" if path.is_dir() else "a file"
-                raise StoreError(f"{path} is {kind}, which no version of whetstone makes. Move it aside.")
+                raise StoreError(f"{path} is {kind}, which no version of whetstone makes", fix="Move it aside.")
     except OSError as error:
         raise explain(error, home) or StoreError(
-            f"{home} cannot be made ({error.strerror}). Set WHETSTONE_HOME to a folder that can."
+            f"{home} cannot be made ({error.strerror})", fix="Set WHETSTONE_HOME to a folder that can."
         ) from None
 
 
@@ -99,7 +100,8 @@ def check(home: Path) -> None:
     room = filesystem.f_bavail * filesystem.f_frsize
     if room < LEAST_FREE:
         raise StoreError(
-            f"the disk of {home} is full ({room / 1e6:.1f} MB free). Free space, or set WHETSTONE_HOME to another disk."
+            f"the disk of {home} is full ({room / 1e6:.1f} MB free)",
+            fix="Free space, or set WHETSTONE_HOME to another disk.",
         )
     check_database(
         home / "mlflow.db", "MLflow", "runs, metrics and models recorded so far; artifacts in runs/ stay usable"
@@ -132,6 +134,6 @@ def check_database(path: Path, owner: str, holds: str) -> None:
     except sqlite3.DatabaseError as error:
         if "locked" in str(error) or "unable to open" in str(error):
             return
-        raise StoreError(f"{owner}'s database {path} is damaged ({redact(error)}). {aside}") from None
+        raise StoreError(f"{owner}'s database {path} is damaged ({redact(error)})", fix=aside) from None
     if owner == "MLflow" and "alembic_version" not in tables:  # Prefect's may be in the making by another run
-        raise StoreError(f"{owner}'s database {path} is another program's, or was cut off while it was made. {aside}")
+        raise StoreError(f"{owner}'s database {path} is another program's, or was cut off while it was made", fix=aside)

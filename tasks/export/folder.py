@@ -39,7 +39,7 @@ def write(
         UserError: the folder has something in it, cannot be made, or llama.cpp's converter is not there or fails.
     """
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
-        raise UserError(f"--to {to}: there is something already. Name a new folder.")
+        raise UserError(f"--to {to}", "there is something already", "Name a new folder.")
     converter = gguf_converter() if gguf else None
     try:
         with atomic_folder(to) as building:
@@ -49,7 +49,7 @@ def write(
             if converter is not None and gguf is not None:
                 _convert(converter, building, f"{(name or to.name).rpartition('/')[2]}-{gguf}.gguf", gguf)
     except OSError as error:
-        raise UserError(f"--to {to}: {error.strerror or error}. Name a folder that can be made.") from None
+        raise UserError(f"--to {to}", error.strerror or error, "Name a folder that can be made.") from None
     return sorted(path for path in to.rglob("*") if path.is_file())
 
 
@@ -75,8 +75,10 @@ def gguf_converter() -> list[str]:
         return [on_path]
     where = f"{LLAMA_CPP}={tree} has no {CONVERTER}" if tree else f"{CONVERTER} of llama.cpp is not here"
     raise UserError(
-        f"--gguf: {where}. Get it with `git clone --depth 1 https://github.com/ggml-org/llama.cpp`, set {LLAMA_CPP} to that folder, and "
-        "install the package gguf."
+        "--gguf",
+        where,
+        f"Get it with `git clone --depth 1 https://github.com/ggml-org/llama.cpp`, set {LLAMA_CPP} to that folder, and install the "
+        "package gguf.",
     )
 
 
@@ -86,5 +88,5 @@ def _convert(converter: list[str], folder: Path, name: str, kind: str) -> None:
     if done.returncode or not (folder / name).is_file():
         output = redact((done.stderr or done.stdout).strip()[-600:])
         raise UserError(
-            f"--gguf {kind}: llama.cpp's converter failed: {output or done.returncode}. Export without --gguf."
+            f"--gguf {kind}", f"llama.cpp's converter failed: {output or done.returncode}", "Export without --gguf."
         )

@@ -34,7 +34,7 @@ def push(
         UserError: a name that no repository can have, no token, or the hub refuses or does not answer.
     """
     if not REPOSITORY.fullmatch(repository):
-        raise UserError(f"{repository}: a repository is OWNER/NAME, of letters, digits, '.', '_' and '-'. Name it so.")
+        raise UserError(repository, "a repository is OWNER/NAME, of letters, digits, '.', '_' and '-'", "Name it so.")
     hub = HfApi()
     try:
         address = str(hub.create_repo(repository, private=not public, exist_ok=True))
@@ -46,7 +46,7 @@ def push(
     except UserError:
         raise
     except LocalTokenNotFoundError:
-        raise UserError(f"{repository}: the hub asks who you are. Run `hf auth login`, or set HF_TOKEN.") from None
+        raise UserError(repository, "the hub asks who you are", "Run `hf auth login`, or set HF_TOKEN.") from None
     except HfHubHTTPError as error:
         status = error.response.status_code if error.response is not None else 0
         fix = (
@@ -54,13 +54,11 @@ def push(
             if status in (401, 403)
             else "Check the name and HF_ENDPOINT, and try again; the upload goes on where it stopped."
         )
-        raise UserError(
-            f"{repository}: {hub.endpoint} refuses it ({redact(str(error).splitlines()[0])}). {fix}"
-        ) from None
+        raise UserError(repository, f"{hub.endpoint} refuses it ({redact(str(error).splitlines()[0])})", fix) from None
     except Exception as error:
         if not isinstance(error, OSError) and type(error).__module__.partition(".")[0] not in CLIENTS:
             raise
         raise UserError(
-            f"{repository}: {hub.endpoint} does not answer ({redact(error)}). Check HF_ENDPOINT and the network."
+            repository, f"{hub.endpoint} does not answer ({redact(error)})", "Check HF_ENDPOINT and the network."
         ) from None
     return address

@@ -60,7 +60,7 @@ def find(name: str, progress: Progress = lambda what: None) -> Trained:
     artifact = known.by_name(name)
     if artifact is not None:
         if makes(artifact) != MODEL:
-            raise UserError(f"{name}: this is {makes(artifact)} and no model. Name a run, or a stage that trains.")
+            raise UserError(name, f"this is {makes(artifact)} and no model", "Name a run, or a stage that trains.")
         return Trained(_checked(artifact.stage, artifact.key, name), artifact.stage, _run_of(artifact, known), known)
     plain, _, stage = name.partition("/")
     run = known.run(plain) or brought.remote_run(plain)
@@ -70,10 +70,10 @@ def find(name: str, progress: Progress = lambda what: None) -> Trained:
     models = [each for each, about in stages.items() if what_makes(str(about.get("kind"))) == MODEL]
     if not models:
         raise UserError(
-            f"{plain}: this run ({run['status']}) made no model. Name one that trained, see `whetstone runs`."
+            plain, f"this run ({run['status']}) made no model", "Name one that trained, see `whetstone runs`."
         )
     if stage and stage not in models:
-        raise UserError(f"{name}: no stage {stage!r} of this run made a model. {did_you_mean(stage, models)}")
+        raise UserError(name, f"no stage {stage!r} of this run made a model", did_you_mean(stage, models))
     chosen = stage or models[-1]
     if brought.stages(run, stages, progress):
         known.forget()
@@ -85,7 +85,7 @@ def _checked(kind: str, key: str, name: str) -> Artifact:
     artifact, damage = artifacts.find(runs_folder(), kind, key)
     if artifact is None:
         what = f"cannot be used ({damage})" if damage else "is not here, and MLflow has no files of it"
-        raise UserError(f"{name}: its artifact {artifacts.name_of(kind, key)} {what}. Run its recipe again.")
+        raise UserError(name, f"its artifact {artifacts.name_of(kind, key)} {what}", "Run its recipe again.")
     return artifact
 
 

@@ -50,7 +50,7 @@ def describe(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]
     uids = sorted({place["uid"] for place in places})
     if len(uids) > 1:
         raise UserError(
-            f"{uid}: {len(uids)} rows start so ({', '.join(u[:12] for u in uids[:5])}). Give more of the uid."
+            uid, f"{len(uids)} rows start so ({', '.join(u[:12] for u in uids[:5])})", "Give more of the uid."
         )
     row = next((p["row"] for p in places if p.get("row")), None)
     readers = _readers(known, [p["artifact"] for p in places if "split" in p])
@@ -92,8 +92,11 @@ def _fetched(uid: str, known: Known, here: int, progress: Progress) -> list[dict
     except environment.Unreachable as error:
         raise NoRow(f"{missing}, and MLflow cannot be asked: {error}") from None
     raise NoRow(
-        f"{missing}, and neither has one of the {len(tried)} newest that MLflow has artifacts of. The uids of a data set are in its "
-        "files and in rollouts.jsonl; `whetstone lineage RUN` fetches the data of an older run, and this command then finds its rows."
+        f"{missing}, and neither has one of the {len(tried)} newest that MLflow has artifacts of",
+        fix=(
+            "The uids of a data set are in its files and in rollouts.jsonl; `whetstone lineage RUN` fetches the data of an older run, "
+            "and this command then finds its rows."
+        ),
     )
 
 

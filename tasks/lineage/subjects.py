@@ -62,7 +62,7 @@ def single(name: str, like: Artifact | None = None) -> tuple[Evaluated, Subject]
     known = Known()
     evaluated = _evaluated(name, known, like)
     if len(evaluated) != 1:
-        raise UserError(f"{name}: {len(evaluated)} runs; name one of them.")
+        raise UserError(name, f"{len(evaluated)} runs; name one of them.")
     return evaluated[0], _subject(evaluated[0], known)
 
 
@@ -98,12 +98,10 @@ def _experiment(name: str, known: Known) -> list[Evaluated]:
     runs = [r for r in known.runs if r.get("experiment") == wanted and r["status"] == "FINISHED"]
     if not runs:
         experiments = {str(r.get("experiment")) for r in known.runs}
-        raise UserError(
-            f"{name}: no finished run of this experiment is known here. {did_you_mean(wanted, experiments)}"
-        )
+        raise UserError(name, "no finished run of this experiment is known here", did_you_mean(wanted, experiments))
     with_scores = [r for r in runs if known.evaluation_of(r) is not None]
     if not with_scores:
-        raise UserError(f"{name}: none of its {len(runs)} runs has an evaluation here.")
+        raise UserError(name, f"none of its {len(runs)} runs has an evaluation here.")
     return [_of_run(run, _label(run, ""), "", known) for run in reversed(with_scores)]
 
 
@@ -111,7 +109,9 @@ def _of_run(run: dict[str, Any], name: str, checkpoint: str, known: Known) -> Ev
     stage = known.evaluation_of(run, checkpoint)
     if stage is None:
         raise UserError(
-            f"{name}: this run ({run['status']}) has no evaluation. Run its recipe with --only evaluate, and compare that run."
+            name,
+            f"this run ({run['status']}) has no evaluation",
+            "Run its recipe with --only evaluate, and compare that run.",
         )
     about = run["summary"]["stages"][stage]
     artifact, damage = artifacts.find(runs_folder(), about.get("kind", stage), str(about.get("key")))
@@ -136,16 +136,16 @@ def _of_model(model: Artifact, name: str, checkpoint: str, known: Known, like: A
             wanted = checkpoint or next(iter(labels), "")
             return Evaluated(name, _checkpoint(artifact, wanted, name), artifact, None)
         log.warning("%s cannot be used: %s", reader.path.name, damage)
-    raise UserError(f"{name}: no evaluation of this model is here. Run its recipe with --only evaluate.")
+    raise UserError(name, "no evaluation of this model is here", "Run its recipe with --only evaluate.")
 
 
 def _checkpoint(artifact: Artifact, wanted: str, name: str) -> str:
     """The wanted checkpoint of an evaluation, else its last."""
     there = _checkpoints(artifact)
     if wanted and wanted not in there:
-        raise UserError(f"{name}: its evaluation has no checkpoint {wanted!r}. {did_you_mean(wanted, there)}")
+        raise UserError(name, f"its evaluation has no checkpoint {wanted!r}", did_you_mean(wanted, there))
     if not there:
-        raise UserError(f"{name}: its evaluation stored no answers.")
+        raise UserError(name, "its evaluation stored no answers.")
     return wanted or there[-1]
 
 
@@ -175,7 +175,7 @@ def _fetch(run: dict[str, Any], about: dict[str, Any], name: str, damage: str | 
     what += f"cannot be used here ({damage})" if damage else "is not here"
     advice = "Run its recipe with --only evaluate to make it again."
     if not about.get("run_id"):
-        raise UserError(f"{what}, and it was never sent to MLflow. {advice}")
+        raise UserError(f"{what}, and it was never sent to MLflow", fix=advice)
     environment.prepare()
     environment.check_reachable()
     try:
@@ -183,9 +183,9 @@ def _fetch(run: dict[str, Any], about: dict[str, Any], name: str, damage: str | 
             about.get("kind", "evaluate"), key, brought.experiment_of(run), TimeBudget(None)
         )
     except TrackerError as error:
-        raise UserError(f"{what}, nor in MLflow ({error}). {advice}") from None
+        raise UserError(f"{what}, nor in MLflow ({error})", fix=advice) from None
     if artifact is None:
-        raise UserError(f"{what}, and not in MLflow: {mismatch or 'MLflow holds no files for it'}. {advice}")
+        raise UserError(f"{what}, and not in MLflow: {mismatch or 'MLflow holds no files for it'}", fix=advice)
     return artifact
 
 

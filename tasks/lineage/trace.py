@@ -153,7 +153,7 @@ def _evaluation(
         if artifact and score[2] in stored.get(score[0], {}).get(score[1], {}):
             return artifact, score
         there += [f"{c}/{t}/{m}" for c, by in stored.items() for t, ms in by.items() for m in ms]
-    raise NotFound(f"{'/'.join(score)}: no evaluation here has this score. {did_you_mean('/'.join(score), set(there))}")
+    raise NotFound("/".join(score), "no evaluation here has this score", did_you_mean("/".join(score), set(there)))
 
 
 @dataclass

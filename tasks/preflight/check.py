@@ -11,13 +11,13 @@ import importlib.util
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from evaluation import programs
 from pipelines.base.distribution import install_hint
-from pipelines.base.errors import ModelError, RecipeError, did_you_mean
+from pipelines.base.errors import ModelError, Problem, RecipeError, did_you_mean
 from pipelines.base.files import digest, free_bytes
 from pipelines.base.secrets import redact
 from pipelines.contract.sampling import Sampling
@@ -38,7 +38,6 @@ from tasks.preflight import estimate, hub_cache, memory, probe, server
 from tasks.preflight import rewards as preflight_rewards
 from tasks.preflight import rules as preflight_rules
 from tasks.preflight.answers import Asked
-from tasks.preflight.problem import Problem
 
 FEWEST_INODES = 1000
 _HUB_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,95}(/[A-Za-z0-9][\w.-]{0,95})?")
@@ -50,10 +49,12 @@ _passed: set[tuple[str, str]] = set()
 class NotReady(RecipeError):
     """The run would fail later."""
 
-    def __init__(self, problems: list[Problem]) -> None:
-        self.problems = problems
-        lines = [str(p) for p in problems]
-        super().__init__(lines[0] if len(lines) == 1 else "\n  ".join([f"{len(lines)} problems", *lines]))
+    def __init__(self, problems: Iterable[Problem] = ()) -> None:
+        super().__init__(problems=problems)
+
+    def __str__(self) -> str:
+        lines = [str(problem) for problem in self.problems]
+        return lines[0] if len(lines) == 1 else "\n  ".join([f"{len(lines)} problems", *lines])
 
 
 def require(recipe: Recipe, stages: list[str]) -> None:
@@ -176,10 +177,7 @@ class PreflightCheck:
         answers = self._asked.answers() if answers is None else answers
         known: dict[str, dict[str, Any]] = {}
         for (field, fix, _), answer in zip(self._questions, answers, strict=False):
-            if answer.get("problem"):
-                section = re.sub(r"\.\d+.*", "", field)
-                text = redact(answer["problem"]).removeprefix(f"{field}: ").removeprefix(f"{section}: ")
-                problems.append(Problem(field, text, "" if "Did you mean" in text else fix))
+            problems += problems_in(answer, field, fix)
             known[field] = answer
         problems += preflight_data.problems(nodes, known)
         problems += _limits(recipe, nodes, known)
@@ -192,9 +190,28 @@ class PreflightCheck:
                 rule()
             except RecipeError as error:
                 fields = {p.field for p in problems}
-                lines = [Problem(line.partition(":")[0], line) for line in str(error).splitlines()]
-                problems = [p for p in lines if p.field not in fields] + problems
+                problems = [p for p in error.problems if p.field not in fields] + problems
         return problems
+
+
+def problems_in(answer: dict[str, Any], field: str, fix: str) -> Iterator[Problem]:
+    """What an answer says is wrong: with the field that was asked about, a part of it, or its neighbour in a section.
+
+    Args:
+        fix: advice where the answer has none.
+    """
+    told = [Problem.of_record(record) for record in answer.get("problems", ())]
+    if answer.get("problem") and not told:
+        told = [Problem("", answer["problem"])]
+    for each in told:
+        name, text = field, each.problem
+        if not each.field or each.field.startswith("."):
+            name = f"{field}{each.field}"
+        elif each.field.partition(".")[0] == field.partition(".")[0]:
+            name = each.field if each.field.count(".") >= field.count(".") else field
+        else:  # a file that belongs to it
+            text = f"{each.field}: {text}"
+        yield Problem(name, redact(text), redact(each.fix or fix), each.reported)
 
 
 def _asks(node: Node, chosen: list[Node]) -> bool:
@@ -230,9 +247,8 @@ def shape_of(recipe: Recipe) -> memory.Shape | None:
     questions: list[Question] = []
     problems = list(_model(recipe, questions))
     answers = Asked([question for *_, question in questions]).answers()
-    problems += [
-        Problem(f, a["problem"], fix) for (f, fix, _), a in zip(questions, answers, strict=True) if a.get("problem")
-    ]
+    for (field, fix, _), answer in zip(questions, answers, strict=True):
+        problems += problems_in(answer, field, fix)
     if problems:
         raise NotReady(problems)
     shape = answers[0].get("shape") if answers else None
@@ -267,7 +283,7 @@ def _sandbox(recipe: Recipe, nodes: list[Node]) -> Iterator[Problem]:
         try:
             isolation.best(recipe.sandbox == "limits_only")
         except SandboxError as error:
-            yield Problem("sandbox", str(error))
+            yield from error.problems
 
 
 def _files(field: str, path: str) -> Iterator[Problem]:
@@ -301,7 +317,7 @@ def _hub(field: str, name: str, what: str) -> Iterator[Problem]:
         try:
             file = gguf_of(name)
         except ModelError as error:
-            yield Problem(field, str(error).removeprefix("model.path: "))
+            yield from error.moved("model.path", field).problems
             return
         if file is not None:
             if importlib.util.find_spec("gguf") is None:
@@ -391,8 +407,8 @@ def _evaluate(stage: str, evaluate: Evaluate, questions: list[Question]) -> Iter
             }
             questions.append((f"{field}.environment", "", ask))
         elif task.asks in own or task.asks not in known:
-            hint = did_you_mean(task.asks, known | own)
-            fix = hint if hint.startswith("Did") else f"Ours are: {', '.join(sorted(known | own))}."
+            near = did_you_mean(task.asks, known | own, lists=False)
+            fix = near or f"Ours are: {', '.join(sorted(known | own))}."
             ask = {"ask": "benchmark", "name": task.asks, "include": include, "own": task.asks in own}
             questions.append((field, "" if task.asks in own else fix, ask))
 

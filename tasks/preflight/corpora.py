@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipelines import environments
+from pipelines.base.errors import Problem
 from pipelines.recipe.slots import terms_of
 from pipelines.recipe.stage_kind import DATA, SCORES, Node
 from pipelines.tools import retrieval
-from tasks.preflight.problem import Problem
 
 FIX = "Name a text file with a passage a line, or a .jsonl file of objects with `id` and `text`."
 

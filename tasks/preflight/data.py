@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pipelines.base.errors import UserError
+from pipelines.base.errors import Problem, UserError
 from pipelines.data.files import data_files
 from pipelines.data.records import Part
 from pipelines.recipe.settings import Source
 from pipelines.recipe.stage_checks import data_sources, feeding
 from pipelines.recipe.stage_kind import Node
-from tasks.preflight.problem import Problem
 
 ASK = "rows"
 GENERATED = ("reasoning_gym", "environment")
 """Kinds of sources whose rows all have the same fields."""
-_FIELD = re.compile(r"^curate\.sources\.?([\w.]*): ")
-"""What messages about sources begin with; which source it is, the asker knows."""
 FIRST_MADE, FIRST_READ = 3, 1000
 """Rows that are looked at, of a generator and of a file."""
 
@@ -40,7 +36,12 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     try:
         return _first_record(source)
     except UserError as error:
-        return {"problem": _FIELD.sub(lambda match: f"{match[1]}: " if match[1] else "", str(error))}
+        return refusal(error.moved("curate.sources", ""))
+
+
+def refusal(error: UserError) -> dict[str, Any]:
+    """An error as an answer; fields that begin with a dot are parts of what was asked about."""
+    return {"problem": str(error), "problems": [problem.record() for problem in error.problems]}
 
 
 def _first_record(source: Source) -> dict[str, Any]:

@@ -69,9 +69,9 @@ def _called(function: Any, question: dict[str, Any]) -> str:
         with function_keywords.session(function_keywords.Session(0, question["steps"])):
             scoring.values_of(question["name"], function, rows, problems, timeout_s=timeout_s)
     except RecipeError as error:
-        text = str(error).removeprefix("rlvr.reward_functions: ")
-        if scoring.LATE in text and timeout_s != limit:
+        if isinstance(error, scoring.FunctionTimeout) and timeout_s != limit:
             return ""
+        text = str(error.moved("rlvr.reward_functions", ""))
         return f"{text} It was called with {len(rows)} answers to the first {len(problems)} records."
     return ""
 

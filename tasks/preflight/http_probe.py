@@ -6,8 +6,8 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 
+from pipelines.base.errors import Problem
 from pipelines.base.secrets import redact
-from tasks.preflight.problem import Problem
 
 PROBE_SECONDS = 5.0
 

@@ -1,7 +1,8 @@
 """Questions about a recipe that need heavy imports or other people's code, answered in a process of its own.
 
 `python -m tasks.preflight.probe QUESTIONS ANSWERS [PLUGIN...]` reads one question a line and writes one answer a line, at once, so that
-the asker knows which question a crash or a hang belongs to. An answer is `{"problem": text}` or what is known.
+the asker knows which question a crash or a hang belongs to. An answer is `{"problem": text}`, with its records as
+`problems` where it has any, or what is known.
 """
 
 from __future__ import annotations
@@ -108,7 +109,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     try:
         return ANSWERS[question["ask"]](question)
     except UserError as error:
-        return {"problem": str(error)}
+        return preflight_data.refusal(error.moved("evaluate.tasks", ""))
     except BaseException as error:  # other people's code: SystemExit too is an answer
         text = " ".join(str(error).split())[:300]
         return {"problem": f"{type(error).__name__}: {text}".rstrip(": ")}

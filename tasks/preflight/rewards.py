@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from pipelines.base.errors import UserError
+from pipelines.base.errors import Problem, UserError
 from pipelines.judges import endpoint
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import terms_of
@@ -14,7 +14,6 @@ from pipelines.recipe.stage_kind import Node
 from pipelines.rlvr import reward_models
 from pipelines.rlvr.function_keywords import ARGUMENTS, LIVE, RECORD
 from tasks.preflight import http_probe
-from tasks.preflight.problem import Problem
 
 KEYWORDS = [*ARGUMENTS, *RECORD, *LIVE]
 """What a reward function is called with, beside the entries of `info`."""
@@ -64,7 +63,7 @@ def _judge(where: str, spec: dict[str, Any]) -> Iterator[Problem]:
         address = endpoint.address(spec.get("url"), where)
         headers = endpoint.authorization(spec.get("api_key_env"), where)
     except UserError as error:
-        yield Problem(str(error).partition(": ")[0], str(error))
+        yield from error.problems
         return
     refused = (f"{where}.api_key_env", "Name the key's variable.")
     yield from http_probe.problems(

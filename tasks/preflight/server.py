@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pipelines.base.errors import Problem
 from pipelines.base.project import page
 from tasks.preflight import http_probe
-from tasks.preflight.problem import Problem
 
 
 def problems(field: str, sampler: Any) -> Iterator[Problem]:

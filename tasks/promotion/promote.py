@@ -83,12 +83,14 @@ def candidate(run: str, name: str | None = None, *, new_name: bool = False) -> C
     model = known.by_name(subject.artifact)
     if model is None or subject.checkpoint == BASE or makes(model) != MODEL:
         raise GateError(
-            f"{run}: only a trained checkpoint whose artifact is here can be promoted, not {subject.checkpoint}."
+            run, f"only a trained checkpoint whose artifact is here can be promoted, not {subject.checkpoint}."
         )
     intact(model)
     model_id = outbox.uploaded(model.path).models.get(model.stage)
     if model_id is None:
-        raise GateError(f"{run}: {model.path.name} has no model in MLflow yet. `whetstone sync` sends what is pending.")
+        raise GateError(
+            run, f"{model.path.name} has no model in MLflow yet", "Run `whetstone sync`, which sends what is pending."
+        )
     parent = evaluated.run["run_id"] if evaluated.run else None
     with _registry() as registry:
         listed = registry.versions_of(model_id)
@@ -186,8 +188,8 @@ def _opponent(
             about = {"version": version, "artifact": subject.artifact, "evaluation": evaluated.artifact.path.name}
             return about, subject.samples[subject.checkpoint]
     raise GateError(
-        f"{chosen.name} version {version} is the champion, but nothing says which run made it. Give the version the tag "
-        "whetstone.parent_run with the id of its pipeline run."
+        f"{chosen.name} version {version} is the champion, but nothing says which run made it",
+        fix="Give the version the tag whetstone.parent_run with the id of its pipeline run.",
     )
 
 
@@ -231,7 +233,7 @@ def _rule(rule: Mapping[str, Any], pairs: Mapping[str, Pair], left_out: Mapping[
         if task in left_out:
             raise GateError(f"{option} {task}: {left_out[task]}.")
         if task not in pairs:
-            raise GateError(f"{option} {task}: both were not asked it, or not alike. {did_you_mean(task, pairs)}")
+            raise GateError(f"{option} {task}: both were not asked it, or not alike", fix=did_you_mean(task, pairs))
     return Rule(primary, dict(sorted(guards.items())), rule["alpha"], rule["looks"])
 
 
@@ -246,8 +248,9 @@ def _same_rule(stated: Rule, looks: Mapping[int, dict[str, Any]], name: str, ver
     for number, about in looks.items():
         if about.get("rule") != json.loads(json.dumps(stated.body())):
             raise GateError(
-                f"{name}: look {number} at champion {version} was made by the rule {json.dumps(about.get('rule'))}; the rule may "
-                "only change with the champion, or the false promotions would not be bounded."
+                name,
+                f"look {number} at champion {version} was made by the rule {json.dumps(about.get('rule'))}; the rule may only change "
+                "with the champion, or the false promotions would not be bounded.",
             )
 
 
@@ -276,7 +279,7 @@ def move(chosen: Candidate, evidence: Mapping[str, Any], approved_by: str | None
         champion = registry.champion(chosen.name)
         if (champion[0] if champion else None) != evidence["champion"]["version"]:
             raise GateError(
-                f"{chosen.name} has another champion by now (version {champion and champion[0]}). Look again."
+                f"{chosen.name} has another champion by now (version {champion and champion[0]})", fix="Look again."
             )
         tags = {"whetstone.artifact": chosen.subject.artifact, "whetstone.promoted": evidence["time"],
                 "whetstone.evidence": "; ".join(evidence["why"])}  # fmt: skip
@@ -301,7 +304,7 @@ def rollback(name: str | None) -> dict[str, Any]:
         champion = registry.champion(chosen)
         if champion is None or not history or history[-1] != champion[0]:
             raise GateError(
-                f"{chosen}: there is no promotion of ours to roll back (champion: {champion and champion[0]})."
+                chosen, f"there is no promotion of ours to roll back (champion: {champion and champion[0]})."
             )
         before = history[-2] if len(history) > 1 else None
         registry.remember(chosen, "rolled_back", [*registry.ledger(chosen).get("rolled_back", []), history[-1]])
@@ -349,9 +352,9 @@ def registered(registry: Any, name: str | None, otherwise: str = "") -> str:
     if name is None and not known:
         raise GateError("no model is registered yet; `whetstone promote RUN --name NAME` registers the first one.")
     if name is None:
-        raise GateError(f"--name: say which registered model. Known: {', '.join(sorted(known))}.")
+        raise GateError("--name", "say which registered model", f"Known: {', '.join(sorted(known))}.")
     hint = f" If it is a new one, {otherwise}." if otherwise else ""
-    raise GateError(f"--name {name}: no such registered model. {did_you_mean(name, known)}{hint}")
+    raise GateError(f"--name {name}", "no such registered model", f"{did_you_mean(name, known)}{hint}")
 
 
 __all__ = ["Candidate", "GateError", "candidate", "look", "move", "rollback", "status"]

@@ -22,16 +22,16 @@ def rule_of(primary: str | None, guards: list[str] | None, margin: float, alpha:
         except ValueError:
             task = ""
         if not task:
-            raise UserError(f"--guard {text}: write TASK=POINTS, such as gsm8k_test=2.")
+            raise UserError(f"--guard {text}", "write TASK=POINTS, such as gsm8k_test=2.")
     for option, share in (("--margin", margin / 100), *((f"--guard {t}", m) for t, m in stated.items())):
         if not (math.isfinite(share) and 0 < share < 1):
             raise UserError(
-                f"{option}: points between 0 and 100; no benchmark can be shown not to have lost anything at all."
+                option, "points between 0 and 100; no benchmark can be shown not to have lost anything at all."
             )
     if not 0 < alpha < 0.5:
-        raise UserError("--alpha: a share between 0 and 0.5, such as 0.05.")
+        raise UserError("--alpha", "a share between 0 and 0.5, such as 0.05.")
     if looks < 1:
-        raise UserError("--looks: 1 or more.")
+        raise UserError("--looks", "1 or more.")
     return {
         "primary": primary, "guards": stated if guards else None, "margin": margin / 100, "alpha": alpha, "looks": looks,
     }  # fmt: skip

@@ -76,7 +76,7 @@ class Known:
         matching = matching or [r for r in self.runs if r["name"] == name]
         if len(matching) > 1:
             ids = ", ".join(r["run_id"][:8] for r in matching[:6])
-            raise NotFound(f"{name}: {len(matching)} runs have this name or beginning ({ids}). Give more of the id.")
+            raise NotFound(name, f"{len(matching)} runs have this name or beginning ({ids})", "Give more of the id.")
         return matching[0] if matching else None
 
     def unknown(self, name: str) -> NotFound:
@@ -87,7 +87,7 @@ class Known:
         hint = did_you_mean(name, dict.fromkeys([*ids, *(r["name"] for r in self.runs), *names, *experiments]))
         if hint.startswith("Known") and len(hint) > 400:
             hint = "See `whetstone runs`."
-        return NotFound(f"{name}: no run, model or experiment of this name is known here. {hint}")
+        return NotFound(name, "no run, model or experiment of this name is known here", hint)
 
     def stage_of(self, run: dict[str, Any], stage: str) -> Artifact | None:
         """The artifact that a run made or reused for a stage, unverified; None where it has none here."""

@@ -43,34 +43,38 @@ def read(text: str | None, budget: str | None, sft_price: float, base: Recipe, l
     """
     if text is None:
         if sft_price != 1:
-            raise UserError("--sft-price: it prices the SFT of a split budget. Add --split.")
+            raise UserError("--sft-price", "it prices the SFT of a split budget", "Add --split.")
         return []
     match = re.fullmatch(r"\s*([0-9]+\.?[0-9]*(?:e[0-9]+)?)\s*tokens?\s*", budget or "")
     total = float(match[1]) if match else 0.0
     if not 0 < total < 1e15:
         raise UserError(
-            "--split: it divides a budget of tokens, because only their number is known beforehand. Add --budget 1e6tokens."
+            "--split",
+            "it divides a budget of tokens, because only their number is known beforehand",
+            "Add --budget 1e6tokens.",
         )
     if not 0 < sft_price < 1e9:
         raise UserError(
-            f"--sft-price {sft_price:g}: a positive number, the price of an SFT token in completion tokens."
+            f"--sft-price {sft_price:g}", "a positive number, the price of an SFT token in completion tokens."
         )
     sft = next((n for n in base.node(learner).ancestors() if n.kind.makes_base), None) if learner else None
     if learner is None or sft is None:
-        raise UserError("--split: it needs an SFT stage and an RLVR stage that starts from its model.")
+        raise UserError("--split", "it needs an SFT stage and an RLVR stage that starts from its model.")
     try:
         values = [float(part) for part in text.split(",")]
     except ValueError:
         values = []
     if not values or len(set(values)) < len(values) or not all(0 < value < 1 for value in values):
-        raise UserError(f"--split {text[:80]}: shares between 0 and 1, each once, such as 0.1,0.3,0.5.")
+        raise UserError(f"--split {text[:80]}", "shares between 0 and 1, each once, such as 0.1,0.3,0.5.")
     shares = []
     for value in values:
         steps = round(value * total / sft_price / sft.settings.tokens_per_step)
         if steps < 1:
             raise UserError(
-                f"--split {value:g}: {value * total / sft_price:g} tokens are less than half an SFT step of "
-                f"{sft.name}.tokens_per_step = {sft.settings.tokens_per_step}. Raise --budget or the share."
+                f"--split {value:g}",
+                f"{value * total / sft_price:g} tokens are less than half an SFT step of {sft.name}.tokens_per_step = "
+                f"{sft.settings.tokens_per_step}",
+                "Raise --budget or the share.",
             )
         rest = max(1, round((1 - value) * total))
         shares.append(Share(value, (f"{sft.name}.steps={steps}", f"{learner}.budget.tokens={rest}")))

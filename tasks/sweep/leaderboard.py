@@ -49,7 +49,7 @@ def task_answers(summary: dict[str, Any], task: str) -> dict[str, samples.Sample
         for key, sample in samples.read(path).items()
     }
     if not problems:
-        raise UserError(f"evaluate.tasks: {task} has no score for each problem, so nothing can be ranked by it.")
+        raise UserError("evaluate.tasks", f"{task} has no score for each problem, so nothing can be ranked by it.")
     return problems
 
 
@@ -113,7 +113,7 @@ def leaderboard(
     shared = set.intersection(*(set(o.scores) for o in outcomes))
     if not shared:
         raise UserError(
-            f"evaluate.tasks: the runs were not asked one {task} problem in common, so they cannot be ranked."
+            "evaluate.tasks", f"the runs were not asked one {task} problem in common, so they cannot be ranked."
         )
     order = [problem for problem in outcomes[0].scores if problem in shared]
     scores: dict[str, list[list[float]]] = {}

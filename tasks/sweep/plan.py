@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -54,7 +54,7 @@ class Cell:
         try:
             return read_recipe(path, list(self.overrides))
         except RecipeError as error:
-            raise RecipeError(f"{self.name}: {error}") from None
+            raise RecipeError(problems=[replace(each, scope=self.name) for each in error.problems]) from None
 
 
 @dataclass(frozen=True)
@@ -223,22 +223,24 @@ def read(
     base = read_recipe(path, common)
     nodes = base.nodes()
     if not any(n.kind.makes == SCORES for n in nodes):
-        raise RecipeError("evaluate: a sweep ranks what the benchmarks say, and this recipe has none. Add the section.")
+        raise RecipeError(
+            "evaluate", "a sweep ranks what the benchmarks say, and this recipe has none", "Add the section."
+        )
     if not any(n.kind.trains for n in nodes):
-        raise RecipeError("rlvr: this recipe trains nothing, so there is nothing to compare.")
+        raise RecipeError("rlvr", "this recipe trains nothing, so there is nothing to compare.")
     bare = Sweep(path, base, (), {}, ())
     if presets is not None and bare.learner is None:
         raise UserError(
-            "--presets: this recipe has no RLVR stage, so its SFT would be ranked. Add a section: rlvr: {}."
+            "--presets", "this recipe has no RLVR stage, so its SFT would be ranked", "Add a section: rlvr: {}."
         )
     shares = sweep_split.read(split, budget, sft_price, base, bare.learner)
     if budget is not None and not shares:
         common += budget_overrides(budget, bare.learner or "rlvr")
         base = read_recipe(path, common)
     if tune_full and tune is None:
-        raise UserError("--tune-full says how --tune compares values. Add --tune FIELD=VALUE,VALUE.")
+        raise UserError("--tune-full says how --tune compares values", fix="Add --tune FIELD=VALUE,VALUE.")
     if tune is not None and bare.steps == 0:
-        raise RecipeError(f"{bare.last}.steps: --tune makes runs that are counted in steps. Set it.")
+        raise RecipeError(f"{bare.last}.steps", "--tune makes runs that are counted in steps", "Set it.")
     common.append(f"tracking.experiment={base.tracking.experiment or f'{base.name}-sweep'}")
     names, left_out = _presets(path, common, presets)
     variants: dict[str, tuple[str, ...]] = {}
@@ -259,7 +261,7 @@ def read(
     if tune is not None:
         name, values = axis(tune, "--tune")
         if len(values) < 2:
-            raise UserError(f"--tune {tune}: one value is no choice. Write it as field=value1,value2.")
+            raise UserError(f"--tune {tune}", "one value is no choice", "Write it as field=value1,value2.")
         tuned = Tune(name, tuple(values), tune_full)
     first = base.node(bare.learner).seed if bare.learner else base.seed
     overruled = _overruled(path, common, [name for name in names if name])
@@ -285,8 +287,11 @@ def _read_cells(sweep: Sweep, axes: Sequence[tuple[str, str]]) -> None:
         settings = [[text.partition("=")[0].strip() for text in c.overrides[len(sweep.common) :]] for c in several]
         if any(names.count(name) > 1 for names in settings):
             raise UserError(
-                f"{option} {name[:80]}: the sweep sets this field a second time, so these values would change nothing. Name a field once; "
-                "--seeds chooses seeds, and a sweep decides itself on the steps of --tune and --split and on the models to score."
+                f"{option} {name[:80]}: the sweep sets this field a second time, so these values would change nothing",
+                fix=(
+                    "Name a field once; --seeds chooses seeds, and a sweep decides itself on the steps of --tune and --split and on the "
+                    "models to score."
+                ),
             )
     known: dict[str, str] = {}
     values = sweep.tune.values if sweep.tune else ("",)
@@ -296,8 +301,9 @@ def _read_cells(sweep: Sweep, axes: Sequence[tuple[str, str]]) -> None:
             same = known.setdefault(digest(_as_floats(cell.recipe(sweep.path).model_dump(mode="json"))), name)
             if same != name:
                 raise UserError(
-                    f"{' and '.join(dict.fromkeys(option for option, _ in axes)) or '--split'}: {same!r} and {name!r} are one and the "
-                    "same recipe, which would be ranked against itself. Name the value once."
+                    " and ".join(dict.fromkeys(option for option, _ in axes)) or "--split",
+                    f"{same!r} and {name!r} are one and the same recipe, which would be ranked against itself",
+                    "Name the value once.",
                 )
     for cell in runs[len(sweep.variants) :]:
         cell.recipe(sweep.path)
@@ -373,7 +379,7 @@ def budget_overrides(text: str, stage: str = "rlvr") -> list[str]:
     except ValueError:
         amount = math.nan
     if match is None or not 0 < amount < 1e15:
-        raise UserError(f"--budget {text[:40]}: write it as 30m, 90s, 2h or 1e6tokens; it is what one run may spend.")
+        raise UserError(f"--budget {text[:40]}", "write it as 30m, 90s, 2h or 1e6tokens; it is what one run may spend.")
     if match[2] in UNITS:
         return [f"{stage}.budget.seconds={amount * UNITS[match[2]]:g}"]
     return [f"{stage}.budget.tokens={max(1, round(amount))}"]
@@ -383,14 +389,14 @@ def _seeds(text: str, first: int) -> tuple[int, ...]:
     """`3` → three seeds from the recipe's on; `0,5,7` → these."""
     parts = [part.strip() for part in text.split(",")]
     if not all(re.fullmatch(r"[0-9]{1,9}", part) for part in parts):
-        raise UserError(f"--seeds {text[:40]}: write how many (3), or which (0,5,7).")
+        raise UserError(f"--seeds {text[:40]}", "write how many (3), or which (0,5,7).")
     if len(parts) == 1:
         if not 1 <= int(parts[0]) <= MOST_RUNS:
-            raise UserError(f"--seeds {text[:40]}: at least 1, at most {MOST_RUNS}.")
+            raise UserError(f"--seeds {text[:40]}", f"at least 1, at most {MOST_RUNS}.")
         return tuple(range(first, first + int(parts[0])))
     listed = tuple(int(part) for part in parts)
     if len(set(listed)) < len(listed):
-        raise UserError(f"--seeds {text[:40]}: a seed is named twice.")
+        raise UserError(f"--seeds {text[:40]}", "a seed is named twice.")
     return listed
 
 
@@ -403,7 +409,7 @@ def _presets(path: str, common: Sequence[str], text: str | None) -> tuple[list[s
         repeated = [name for name in names if names.count(name) > 1]
         if repeated or not all(names):
             raise UserError(
-                f"--presets {text[:80]}: {'names ' + repeated[0] + ' twice' if repeated else 'a name is empty'}."
+                f"--presets {text[:80]}", f"{'names ' + repeated[0] + ' twice' if repeated else 'a name is empty'}."
             )
         return names, {}
     from pipelines.recipe.check import check
@@ -414,10 +420,10 @@ def _presets(path: str, common: Sequence[str], text: str | None) -> tuple[list[s
             check(read_recipe(path, [*common, f"presets=[{name}]"]))
             fitting.append(name)
         except RecipeError as error:
-            left_out[name] = str(error).splitlines()[0]
+            left_out[name] = str(error.problems[0])
     if not fitting:
         name, reason = next(iter(left_out.items()))
-        raise UserError(f"--presets all: no preset fits this recipe. {name}: {reason}")
+        raise UserError("--presets all", f"no preset fits this recipe. {name}: {reason}")
     return fitting, left_out
 
 
@@ -454,7 +460,7 @@ def check(read: Sweep, fresh: bool = False) -> None:
         runs.append((recipe, Prepared(recipe, chosen, fresh).will_run))
     for mark, name, error in zip(marks, names, preflight.require_each(runs), strict=True):
         if error is not None:
-            raise UserError(f"{name}: {error}")
+            raise UserError(problems=[replace(each, scope=name) for each in error.problems])
         _checked.add(mark)
 
 

@@ -33,11 +33,13 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         (folder / "surroundings.json").write_text(json.dumps(about))
         logging.getLogger("toy").info("at work")
     if do == "user error":
-        raise DataError("train.jsonl: line 3 is not JSON")
+        raise DataError("train.jsonl", "line 3: no JSON", "Mend the line.")
     if do == "gave up":
         raise Interrupted("the gradients are not finite")
     if do == "bug":
         raise RuntimeError("a bug")
+    if do == "memory":
+        raise MemoryError
     if do == "kill":
         os.kill(os.getpid(), 9)
     if do == "second fails" and rank == "1":

@@ -16,6 +16,7 @@ import toys
 from children import TOYS as HERE
 from children import alive, job, wait_until
 
+from pipelines.base.errors import Problem
 from tasks import process
 
 
@@ -34,18 +35,23 @@ def test_numbers_come_back_and_stdin_is_empty(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("do", "code", "kind", "said"),
+    ("do", "code", "kind", "said", "killer"),
     [
-        ("user error", 2, "data", "train.jsonl: line 3"),
-        ("gave up", 1, "interrupted", "not finite"),
-        ("bug", 1, "stage", "RuntimeError: a bug"),
-        ("kill", 1, "stage", "killed by signal 9"),
+        ("user error", 2, "data", "train.jsonl: line 3", None),
+        ("gave up", 1, "interrupted", "not finite", None),
+        ("bug", 1, "stage", "RuntimeError: a bug", None),
+        ("kill", 1, "stage", "killed by signal 9", 9),
+        ("memory", 1, "stage", "Lower micro_batch_tokens", None),
     ],
 )
-def test_failures_say_whose_they_are(tmp_path, do, code, kind, said):
+def test_failures_say_whose_they_are(tmp_path, do, code, kind, said, killer):
     with pytest.raises(process.StageFailed, match=said) as caught:
         run(tmp_path / "w", do)
     assert (caught.value.exit_code, caught.value.kind) == (code, kind)
+    assert caught.value.signal == killer
+    if do == "user error":
+        assert caught.value.problems == [Problem("train.jsonl", "line 3: no JSON", "Mend the line.")]
+    assert ("Out of memory?" in str(caught.value)) is (do in ("kill", "memory"))
 
 
 def test_a_rank_that_fails_ends_the_others(tmp_path):

@@ -105,6 +105,8 @@ def _term(number: int, spec: str | Mapping[str, Any]) -> Bound:
     settings = {"kind": spec} if isinstance(spec, str) else dict(spec)
     if "kind" in settings and not card(load(SLOT, str(settings["kind"]), where)).intrinsic:
         raise RecipeError(
-            f"{where}: {settings['kind']} is no bonus for exploration. Name parts that are, such as novelty or elliptical."
+            where,
+            f"{settings['kind']} is no bonus for exploration",
+            "Name parts that are, such as novelty or elliptical.",
         )
     return bind(SLOT, {"weight": 1.0} | settings, where)

@@ -68,7 +68,7 @@ class drlc(Judged):
         asked = [row for row in rows if row.stop != Stop.ERROR and Role.POLICY in row.role]
         if any(row.turn_reward is not None for row in asked):
             raise RecipeError(
-                f"{FIELD}: drlc reads single answers, and the rollout has turns. Use reward: ppr, which grades turns."
+                FIELD, "drlc reads single answers, and the rollout has turns", "Use reward: ppr, which grades turns."
             )
         replies = self.asker.ask([self._question(row, row.asked(problems)) for row in asked])
         for row in rows:

@@ -36,7 +36,7 @@ class RubricJudge:
         try:
             self.criteria = questions.plain(self.settings.criteria)
         except ValidationError as error:
-            raise RecipeError(f"{field}.criteria: {error.errors()[0]['msg']}.") from None
+            raise RecipeError(f"{field}.criteria", f"{error.errors()[0]['msg']}.") from None
         self.asker = self.settings.asker(field)
 
     def rubric(self, problem: Problem) -> list[questions.Criterion]:

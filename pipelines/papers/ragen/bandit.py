@@ -132,11 +132,13 @@ def problems(
         RecipeError: a name on both sides, or a high arm that is not better.
     """
     if both := {name.lower() for name in low} & {name.lower() for name in high}:
-        raise RecipeError(f"environment bandit: {min(both)!r} is a low and a high arm. Take it out of `low` or `high`.")
+        raise RecipeError(
+            f"environment bandit: {min(both)!r} is a low and a high arm", fix="Take it out of `low` or `high`."
+        )
     if chance * pays[1] <= pays[0]:
         raise RecipeError(
-            f"environment bandit: the high arm pays {chance * pays[1]:g} on average and the low one {pays[0]:g}. Raise `chance` or "
-            "the second number of `pays`."
+            f"environment bandit: the high arm pays {chance * pays[1]:g} on average and the low one {pays[0]:g}",
+            fix="Raise `chance` or the second number of `pays`.",
         )
     draw = random.Random(f"bandit {seed}")
     pairs = [(a, b, turned) for a in dict.fromkeys(low) for b in dict.fromkeys(high) for turned in (False, True)]

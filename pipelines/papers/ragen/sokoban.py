@@ -74,7 +74,7 @@ def parse(rows: list[str]) -> tuple[Room, State]:
     targets = frozenset(cell for cell, kind in cells.items() if kind in "O*S")
     if len(players) != 1 or not boxes or len(boxes) != len(targets):
         raise RecipeError(
-            "info.map: a board of sokoban has one player (P or S), and as many boxes (X, *) as targets (O, *, S)."
+            "info.map", "a board of sokoban has one player (P or S), and as many boxes (X, *) as targets (O, *, S)."
         )
     floor = frozenset(cell for cell, kind in cells.items() if kind in "_OX*PS")
     return Room(len(rows), columns, floor, targets), State(players[0], boxes)
@@ -315,7 +315,8 @@ def problems(
         if refused == MAX_REFUSED:
             raise RecipeError(
                 f"environment sokoban: none of {MAX_REFUSED:,} boards of {rows} x {columns} with {boxes} boxes and {walls} walls has a "
-                f"shortest solution of {shortest} to {longest} moves. Lower `boxes`, `walls` or `shortest`, or raise `longest`."
+                f"shortest solution of {shortest} to {longest} moves",
+                fix="Lower `boxes`, `walls` or `shortest`, or raise `longest`.",
             )
         refused += 1
         drawn = board(draw, rows, columns, boxes, walls)

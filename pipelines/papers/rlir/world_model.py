@@ -93,8 +93,8 @@ def problems(
             return
         if refused == MAX_REFUSED:
             raise RecipeError(
-                f"environment world_model: on none of {MAX_REFUSED:,} boards of {world} {steps} actions could be drawn. Lower `steps`, or "
-                "let `config` make larger boards."
+                f"environment world_model: on none of {MAX_REFUSED:,} boards of {world} {steps} actions could be drawn",
+                fix="Lower `steps`, or let `config` make larger boards.",
             )
         refused += 1
         board = row["prompt"][-1]["content"]

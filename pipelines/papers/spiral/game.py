@@ -78,7 +78,7 @@ class GameWorld(ABC):
         self._open(problem.info, int(problem.info["seed"]))
         self._others()
         if self.mover is None:
-            raise RecipeError("info.opened: the game is over before the policy's first move. Take moves away.")
+            raise RecipeError("info.opened", "the game is over before the policy's first move", "Take moves away.")
         messages = self.opening(self.mover)
         for message in self.info.get("walked", []):
             step = self.step(message)
@@ -197,6 +197,6 @@ def seats_of(opponent: Opponent, seat: int, demonstrations: bool) -> list[int]:
     """
     if opponent == "policy" and demonstrations:
         raise RecipeError(
-            "opponent: policy: demonstrations are games against somebody. Set opponent: random or perfect for them."
+            "opponent", "policy: demonstrations are games against somebody", "Set opponent: random or perfect for them."
         )
     return [0, 1] if opponent == "policy" else [seat]

@@ -168,7 +168,7 @@ def problems(
     """
     for name in tasks:
         if name not in TASKS:
-            raise RecipeError(f"environment tampering: no task {name!r}. {did_you_mean(name, TASKS)}")
+            raise RecipeError(f"environment tampering: no task {name!r}", fix=did_you_mean(name, TASKS))
     draw = random.Random(f"tampering {seed}")
     yielded = number = 0
     while yielded < size:

@@ -67,7 +67,7 @@ def _packed(draw: random.Random, count: int) -> list[Circle]:
             circles.append(candidate)
         if len(circles) == count:
             return circles
-    raise RecipeError(f"environment circle_packing: {count} circles did not fit. Take fewer.")
+    raise RecipeError(f"environment circle_packing: {count} circles did not fit", fix="Take fewer.")
 
 
 def _changed(draw: random.Random, circles: list[Circle]) -> tuple[int, Circle]:
@@ -95,7 +95,8 @@ def problems(size: int, seed: int, *, circles: int = 3, demonstrations: bool = F
     """
     if not 1 <= circles <= 20 or (size > 1 and not demonstrations):
         raise RecipeError(
-            "environment circle_packing: circles are from 1 to 20, and without demonstrations there is one problem. Set size: 1."
+            "environment circle_packing: circles are from 1 to 20, and without demonstrations there is one problem",
+            fix="Set size: 1.",
         )
     draw = random.Random(f"circle packing {seed}")
     task = f"Pack {circles} circles."

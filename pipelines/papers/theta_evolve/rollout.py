@@ -102,13 +102,13 @@ class theta_evolve(Rollout):
         for position in ("{task}", "{program}"):
             if position not in self.template:
                 raise RecipeError(
-                    f"rlvr.rollout.template: it has no {position}, so the policy would not see it. Add {position}."
+                    "rlvr.rollout.template", f"it has no {position}, so the policy would not see it", f"Add {position}."
                 )
         if range[0] >= range[1]:
-            raise RecipeError(f"rlvr.rollout.range: the smaller score comes first (got {range[0]:g}, {range[1]:g}).")
+            raise RecipeError("rlvr.rollout.range", f"the smaller score comes first (got {range[0]:g}, {range[1]:g}).")
         if explore + exploit > 1:
             raise RecipeError(
-                f"rlvr.rollout: explore and exploit are chances, at most 1 together (got {explore + exploit:g})."
+                "rlvr.rollout", f"explore and exploit are chances, at most 1 together (got {explore + exploit:g})."
             )
         self.start, self.answer, self.opening, self.closing = start, answer, opening, closing
         self.pays, self.range, self.power, self.factor, self.repeats = pays, range, power, factor, repeats
@@ -199,8 +199,10 @@ class theta_evolve(Rollout):
         for problem, text, verdict in zip(new, texts, _verdicts(new, texts), strict=True):
             if not verdict.score:
                 raise DataError(
-                    f"rlvr.rollout: the program of {problem.uid} that the search would start from (info.{self.start}) has no score: it is "
-                    f"{verdict.status}. Give each record a program that runs and fulfils the rules."
+                    "rlvr.rollout",
+                    f"the program of {problem.uid} that the search would start from (info.{self.start}) has no score: it is "
+                    f"{verdict.status}",
+                    "Give each record a program that runs and fulfils the rules.",
                 )
             first[problem.uid] = Program(text, verdict.score, 0)
         return first

@@ -37,8 +37,9 @@ def _fitted_to(wanted: dict[str, Any], part: Bound, bound: Mapping[str, Any]) ->
             present = ", ".join(f"{name} {fitted[name]}" for name in different)
             fix = ", ".join(f"{name}: {value}" for name, value in different.items())
             raise RecipeError(
-                f"rlvr.providers: {each.name} is fitted to other values ({present}) than advantage: {part.name} reads. Set "
-                f"{fix} there, or change the advantage."
+                "rlvr.providers",
+                f"{each.name} is fitted to other values ({present}) than advantage: {part.name} reads",
+                f"Set {fix} there, or change the advantage.",
             )
 
 
@@ -51,8 +52,10 @@ def several_steps(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
     parts = [each for slot in ("rollout", "reward") for each in (bound[slot], *bound[slot].fn.parts())]
     if any("turn" in each.card.makes and each.settings.get("most") == 1 for each in parts):
         raise RecipeError(
-            f"rlvr.reward.most: with 1 every answer is a single step, and shaping: {part.name} pays steps by what they are beside "
-            "each other: it would pay nothing. Raise most, or leave the shaping out."
+            "rlvr.reward.most",
+            f"with 1 every answer is a single step, and shaping: {part.name} pays steps by what they are beside each other: it would pay "
+            "nothing",
+            "Raise most, or leave the shaping out.",
         )
 
 
@@ -66,7 +69,8 @@ def telescoping_turns(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
     of_turns = any("turn_reward" in each.needs for each in learning(bound_list(bound)))
     if part.settings["discount"] == 1 and "group" in advantage.takes and not of_turns:
         raise RecipeError(
-            f"rlvr.shaping: with discount: 1 {part.name} gives every row of a problem the same in all, and advantage: "
-            f"{advantage.name} compares what rows get in all, so nothing would change. Use an advantage that reads rewards of turns, "
-            "such as gigpo, or leave it out."
+            "rlvr.shaping",
+            f"with discount: 1 {part.name} gives every row of a problem the same in all, and advantage: {advantage.name} compares what "
+            "rows get in all, so nothing would change",
+            "Use an advantage that reads rewards of turns, such as gigpo, or leave it out.",
         )

@@ -70,12 +70,13 @@ def _trajectory(request: RolloutRequest, completion: StoredCompletion, context: 
     prompt, drawn = [*request.prompt, *request.hint], completion["completion_ids"]
     if list(completion["prompt_ids"]) != prompt:
         raise DataError(
-            f"rlvr.samples: problem {request.problem.uid} has another prompt here than where its completions were drawn. Use the same "
-            "system prompt and template, and prompting: plain."
+            "rlvr.samples",
+            f"problem {request.problem.uid} has another prompt here than where its completions were drawn",
+            "Use the same system prompt and template, and prompting: plain.",
         )
     entropy = completion["entropy"]
     if context.entropy and entropy is None:
-        raise DataError("rlvr.samples: a method reads entropies, and samples that a server drew have none.")
+        raise DataError("rlvr.samples", "a method reads entropies, and samples that a server drew have none.")
     before = [0.0] * len(prompt)
     return Trajectory(
         uid=request.problem.uid,

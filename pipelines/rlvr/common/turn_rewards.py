@@ -21,7 +21,9 @@ def scored_with_turns(name: str, rows: list[Trajectory], problems: Mapping[str, 
     for row in rows:
         if row.turn_reward is None:
             raise RecipeError(
-                f"rlvr.reward: {name} pays turns, and the rollout has none. Use a rollout with turns: rollout: multi_turn."
+                "rlvr.reward",
+                f"{name} pays turns, and the rollout has none",
+                "Use a rollout with turns: rollout: multi_turn.",
             )
     return [row for row in rows if row.score is not None]
 
@@ -57,8 +59,9 @@ def check_reads(member: RewardModel, scorer: Scorer, field: str, path: str) -> N
     """
     if not member.reads(scorer.tokenizer()):
         raise RecipeError(
-            f"{field}: the reward model {path} has another tokenizer or chat template than the policy, so the policy's tokens "
-            "are not its own. Train it from a model of the same family."
+            field,
+            f"the reward model {path} has another tokenizer or chat template than the policy, so the policy's tokens are not its own",
+            "Train it from a model of the same family.",
         )
 
 

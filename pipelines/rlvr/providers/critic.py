@@ -73,19 +73,23 @@ class critic(LearnedHead):
         averaging: Annotated[float, Field(gt=0, le=1)] = AVERAGING,
     ) -> None:
         if at == "tokens" and lam != 1.0:
-            raise RecipeError("rlvr.providers.critic: lam belongs to at: turns. Set that, or leave it out.")
+            raise RecipeError("rlvr.providers.critic", "lam belongs to at: turns", "Set that, or leave it out.")
         if heads is not None and discount != 1.0:
-            raise RecipeError("rlvr.providers.critic: heads are fitted to undiscounted returns. Leave discount out.")
+            raise RecipeError(
+                "rlvr.providers.critic", "heads are fitted to undiscounted returns", "Leave discount out."
+            )
         self.learning_rate, self.epochs, self.at, self.discount, self.lam = learning_rate, epochs, at, discount, lam
         if heuristic is not None and not warm_up:
             raise RecipeError(
-                f"{FIELD}: warm_up steps fit the critic to it, and there are none. Set rlvr.providers.warm_up: 5, or leave it out."
+                FIELD, "warm_up steps fit the critic to it, and there are none", "Set warm_up: 5, or leave it out."
             )
         if heads is None and averaging != AVERAGING:
-            raise RecipeError("rlvr.providers: averaging belongs to heads. Set those, or leave it out.")
+            raise RecipeError("rlvr.providers", "averaging belongs to heads", "Set those, or leave it out.")
         if heads is not None and (at == "turns" or heuristic is not None):
             raise RecipeError(
-                "rlvr.providers.heads: they are fitted to returns at tokens. Leave them out, or at: turns and heuristic."
+                "rlvr.providers.heads",
+                "they are fitted to returns at tokens",
+                "Leave them out, or at: turns and heuristic.",
             )
         self.heads, self.averaging, self.reward_terms = heads, averaging, tuple(heads or ())
         self.reads = ("turn", "turn_reward") if at == "turns" else ("reward_terms",) if heads else ()

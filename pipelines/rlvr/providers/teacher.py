@@ -32,7 +32,9 @@ class teacher(Provider):
     def __init__(self, *, path: str, revision: str | None = None) -> None:
         if revision is not None and is_stage_name(path):
             raise RecipeError(
-                f"rlvr.providers: the teacher's revision is that of a hub name, and {path} is a stage. Leave it out."
+                "rlvr.providers",
+                f"the teacher's revision is that of a hub name, and {path} is a stage",
+                "Leave it out.",
             )
         self.path, self.revision = path, revision
 
@@ -54,8 +56,10 @@ class teacher(Provider):
         other = models.load_tokenizer(self.path, settings).get_vocab()
         if own != other:
             raise RecipeError(
-                f"rlvr.providers: the teacher {self.path} has another vocabulary than the policy ({len(other)} entries, "
-                f"{len(own)}); per-token distillation needs the same one. Choose a teacher of the same family."
+                "rlvr.providers",
+                f"the teacher {self.path} has another vocabulary than the policy ({len(other)} entries, {len(own)}); per-token "
+                "distillation needs the same one",
+                "Choose a teacher of the same family.",
             )
         self.policy = frozen_policy(self.path, settings, context.rlvr.sampling)
         self.passes = context.passes

@@ -316,8 +316,9 @@ def preferences(problem: Problem, names: Sequence[str]) -> dict[str, float]:
     for name, weight in weights.items():
         if isinstance(weight, bool) or not isinstance(weight, int | float) or not isfinite(weight):
             raise DataError(
-                f"{FIELD}: the weight of {name} is what each record says, and {problem.uid} has no number in info.{PREFERENCES}.{name}. "
-                "Give its source `preferences` with the names of all such terms."
+                FIELD,
+                f"the weight of {name} is what each record says, and {problem.uid} has no number in info.{PREFERENCES}.{name}",
+                "Give its source `preferences` with the names of all such terms.",
             )
     return weights
 
@@ -371,20 +372,22 @@ def _term(number: int, spec: str | Mapping[str, Any], before: list[str]) -> Term
         about = TermSettings(**own)
     except ValidationError as error:
         first = error.errors()[0]
-        raise RecipeError(f"{where}.{'.'.join(place(first))}: {message(first)}.") from None
+        raise RecipeError(f"{where}.{'.'.join(place(first))}", f"{message(first)}.") from None
     if spec.get("kind") == "composite":
-        raise RecipeError(f"{where}: a composite reward cannot be a term of another one. List its terms here.")
+        raise RecipeError(where, "a composite reward cannot be a term of another one", "List its terms here.")
     try:
         reward = bind(FIELD, spec)
     except RecipeError as error:
-        raise RecipeError(str(error).replace(FIELD, where, 1)) from None
+        raise error.moved(FIELD, where) from None
     name = about.name or reward.fn.label or reward.name
     if name in before:
-        raise RecipeError(f"{where}: a term called {name} stands before it. Give one of them another `name`.")
+        raise RecipeError(where, f"a term called {name} stands before it", "Give one of them another `name`.")
     if about.gate is not None and about.gate.term not in before:
         raise RecipeError(
-            f"{where}.gate.term: no term before this one is called {about.gate.term!r}. {did_you_mean(about.gate.term, before)}"
+            f"{where}.gate.term",
+            f"no term before this one is called {about.gate.term!r}",
+            did_you_mean(about.gate.term, before),
         )
     if about.operation == "multiply" and not before:
-        raise RecipeError(f"{where}.operation: the first term has nothing to multiply. Use add.")
+        raise RecipeError(f"{where}.operation", "the first term has nothing to multiply", "Use add.")
     return Term(name, about, reward)

@@ -57,15 +57,15 @@ class judge(Judged):
     ) -> None:
         questions.check_range(low, high, FIELD)
         if form == "grade" and (criteria or all_or_nothing):
-            raise RecipeError(f"{FIELD}.form: criteria and all_or_nothing belong to form: rubric.")
+            raise RecipeError(f"{FIELD}.form", "criteria and all_or_nothing belong to form: rubric.")
         if template is not None and form == "rubric":
-            raise RecipeError(f"{FIELD}.template: it belongs to form: grade.")
+            raise RecipeError(f"{FIELD}.template", "it belongs to form: grade.")
         if fault := templates.problem_with(template, ("answer",)):
-            raise RecipeError(f"{FIELD}.template: {fault}")
+            raise RecipeError(f"{FIELD}.template", fault)
         try:
             self.criteria = questions.plain(criteria or [])
         except ValidationError as error:
-            raise RecipeError(f"{FIELD}.criteria: {error.errors()[0]['msg']}.") from None
+            raise RecipeError(f"{FIELD}.criteria", f"{error.errors()[0]['msg']}.") from None
         self.form, self.instruction, self.reference, self.low, self.high = form, instruction, reference, low, high
         self.all_or_nothing, self.template = all_or_nothing, template
         super().__init__(**judge)

@@ -57,7 +57,7 @@ class model(Reward):
     ) -> None:
         self.paths = [model] if isinstance(model, str) else list(model)
         if len(set(self.paths)) < len(self.paths):
-            raise RecipeError(f"{FIELD}: a reward model is named twice. Name each once.")
+            raise RecipeError(FIELD, "a reward model is named twice", "Name each once.")
         self.ensemble, self.penalty, self.normalise, self.user, self.turns = ensemble, penalty, normalise, user, turns
         self.pays_turns = turns
 
@@ -68,13 +68,14 @@ class model(Reward):
         writes = [path for path, member in zip(self.paths, self.members, strict=True) if member.critiques]
         if writes:
             raise RecipeError(
-                f"{FIELD}: {writes[0]} writes a critique before it scores. Use reward: {{kind: critiqued_model}}."
+                FIELD, f"{writes[0]} writes a critique before it scores", "Use reward: {kind: critiqued_model}."
             )
         unknown = [p for p, member in zip(self.paths, self.members, strict=True) if member.scale is None]
         if self.normalise and unknown:
             raise RecipeError(
-                f"rlvr.reward.normalise: {unknown[0]} does not say how its scores are spread (score_mean and score_std in its "
-                "whetstone.json). Use reward models of a reward_model stage, or normalise: false."
+                "rlvr.reward.normalise",
+                f"{unknown[0]} does not say how its scores are spread (score_mean and score_std in its whetstone.json)",
+                "Use reward models of a reward_model stage, or normalise: false.",
             )
         for path, member in zip(self.paths, self.members, strict=True):
             if self.turns:

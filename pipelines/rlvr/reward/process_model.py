@@ -63,8 +63,9 @@ class process_model(Reward):
         self.separator = self.own_separator or self.member.separator or SEPARATOR
         if self.member.critiques:
             raise RecipeError(
-                f"{FIELD}: {self.path} writes a critique before it scores, so a prefix of an answer has no score. Name a reward model "
-                "without `critique`."
+                FIELD,
+                f"{self.path} writes a critique before it scores, so a prefix of an answer has no score",
+                "Name a reward model without `critique`.",
             )
 
     def score(self, rows: list[Trajectory], problems: Mapping[str, Problem]) -> None:
@@ -77,8 +78,9 @@ class process_model(Reward):
         asked = [row for row in rows if row.stop != Stop.ERROR and Role.POLICY in row.role]
         if any(row.turn is not None for row in asked):
             raise RecipeError(
-                "rlvr.reward: process_model scores the steps of single answers, and the rollout has turns or steps of its own. Use "
-                "another rollout, or reward: ppr, which grades turns."
+                "rlvr.reward",
+                "process_model scores the steps of single answers, and the rollout has turns or steps of its own",
+                "Use another rollout, or reward: ppr, which grades turns.",
             )
         for row in rows:
             row.score = None

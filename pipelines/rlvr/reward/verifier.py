@@ -34,14 +34,16 @@ class verifier(Reward):
     ) -> None:
         if verifier is not None and verifier not in verifiers.known():
             hint = did_you_mean(verifier, verifiers.known())
-            raise RecipeError(f"rlvr.reward.verifier: no verifier called {verifier!r}. {hint}")
+            raise RecipeError("rlvr.reward.verifier", f"no verifier called {verifier!r}", hint)
         if verifier is None and (answer is not None or info):
-            raise RecipeError("rlvr.reward.verifier: answer and info are those of another verifier. Name it.")
+            raise RecipeError("rlvr.reward.verifier", "answer and info are those of another verifier", "Name it.")
         if verifier is not None and (answer is not None or info):
             why = verifiers.fault(verifier, answer, info or {})
             if why:
                 raise RecipeError(
-                    f"rlvr.reward: the verifier {verifier} cannot work with this answer or info: {why}. Mend it there."
+                    "rlvr.reward",
+                    f"the verifier {verifier} cannot work with this answer or info: {why}",
+                    "Mend it there.",
                 )
         self.other, self.answer, self.info = verifier, answer, dict(info or {})
         self.rescores, self.keeps_score = verifier is not None, verifier is None

@@ -342,7 +342,10 @@ RL = {"kind": "rlvr", "data": "data", "model": "cold", "steps": 1, "rollout": "s
 @pytest.mark.parametrize(
     ("select", "episodes", "stages", "words"),
     [
-        ("segments", False, {}, r"drafts\.k asks for single answers, and the problems of data\.sources\.1 \(frozen_lake\) have none"),
+        (
+            "segments", False, {},
+            r"drafts\.k: the stage asks for single answers, and the problems of data\.sources\.1 \(frozen_lake\) have none",
+        ),
         ("pairs", True, {}, r"pairs\.sources\.0\.select: drafts plays episodes, and pairs is about single answers"),
         ("segments", True, {"dpo": {"kind": "preference", "data": "pairs", "model": "cold", "loss": "dpo", "heldout": None, "steps": 1}},
          r"dpo\.data: pairs makes pairs of parts of episodes .* reward_model"),

@@ -348,9 +348,9 @@ def test_what_needs_one_prompt_refuses_them_by_their_field(played, tmp_path):
         match=r"preference\.data: record \w+ is a pair of parts of episodes \(info\.(rejected_prompt|chosen_turns)",
     ):
         reader.read(played / "data", "train")
-    with pytest.raises(DataError, match=r"pair of parts of episodes .* Leave out reward_model\.critique"):
+    with pytest.raises(DataError, match=r"reward_model\.critique: record .* pair of parts of episodes .* Leave it out"):
         trainer(played, tmp_path, critique={"source": "own", "sampling": {"max_tokens": 4}})
-    with pytest.raises(DataError, match=r"pair of parts of episodes .* Leave out reward_model\.users"):
+    with pytest.raises(DataError, match=r"reward_model\.users: record .* pair of parts of episodes .* Leave it out"):
         trainer(played, tmp_path, users={}, loss="vpl")
 
 

@@ -128,7 +128,7 @@ def test_several_updates_of_cross_entropy_are_as_many_smaller_steps(tmp_path, da
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        (["sft.loss=psft"], r"sft\.loss: psft compares with the model before the step.*sft\.mini_batches"),
+        (["sft.loss=psft"], r"sft\.loss: psft compares with the model before the step.*Set mini_batches"),
         (["sft.loss=dtf"], "Did you mean 'dft'"),
         (["sft.loss={kind: psft, high: 0}", "sft.mini_batches=8"], r"sft\.loss\.high"),
         (["sft.loss={kind: dft, beta: 1}"], r"sft\.loss\.beta: no such setting"),
