@@ -13,10 +13,10 @@ from pipelines import environments
 from pipelines.contract.episode import play
 from pipelines.contract.rollout import RolloutContext, RolloutRequest
 from pipelines.contract.sampling import Sampling
+from pipelines.contract.streams import Streams
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import chat
 from pipelines.data.records import Message, Problem, Stop, Trajectory
-from pipelines.engine.distribution import generator
 from pipelines.recipe.settings import Evaluate, PlayedTask, Task
 
 SAMPLES = 4
@@ -40,7 +40,7 @@ def evaluate(
         sampler=lm.sampler,
         sampling=Sampling(temperature=episodes.temperature, max_tokens=episodes.max_tokens),
         prompts=len(task_problems),
-        generator=generator(lm.sampler.device, lm.seed, episodes.seed),
+        streams=Streams(lm.seed, episodes.seed),
         entropy=False,
         version=0,
         tokenizer=lm.tokenizer,

@@ -8,11 +8,10 @@ from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
-import torch
-
 from pipelines.contract.model_settings import Model
 from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest
 from pipelines.contract.sampling import Sampling
+from pipelines.contract.streams import Streams
 from pipelines.data.records import Problem, Stop, Trajectory
 
 Script = Callable[[str, int], str]
@@ -53,7 +52,8 @@ class Sampler:
     script: Script
     calls: list[Call] = field(default_factory=list)
 
-    def extend(self, prefixes, sampling, generator, *, entropy=False):
+    def extend(self, prefixes, sampling, generator, *, entropy=False, streams=None):
+        assert streams is None or len(streams) == len({*streams}) == len(prefixes)
         self.calls.append(Call([show(p) for p in prefixes], sampling.max_tokens, entropy))
         return [self._completion(self.script(show(p), i), sampling, entropy) for i, p in enumerate(prefixes)]
 
@@ -67,9 +67,8 @@ class Sampler:
 
 def context(script: Script, *, max_tokens: int = 8, entropy: bool = False, seed: int = 0) -> RolloutContext:
     """A context whose sampler follows the script."""
-    generator = torch.Generator().manual_seed(seed)
     sampling = Sampling(max_tokens=max_tokens)
-    return RolloutContext(Sampler(script), sampling, 2, generator, entropy, version=3, tokenizer=tokenizer())
+    return RolloutContext(Sampler(script), sampling, 2, Streams(seed), entropy, version=3, tokenizer=tokenizer())
 
 
 def request(name: str, rollouts: int, *, group: int = 0, hint: str = "", answer: str = "ok", **info) -> RolloutRequest:

@@ -209,16 +209,13 @@ def _world(request: RolloutRequest, context: RolloutContext) -> tuple[str, envir
     world.reset(request.problem)
     reseed = getattr(world, "reseed", None)
     if reseed is not None:
-        import torch  # not above: reading a recipe imports this module
-
-        reseed(int(torch.randint(2**62, (1,), generator=context.generator, device=context.generator.device)))
+        reseed(context.streams.integer(request.group))
     return str(name), world
 
 
 def advance(episodes: list[Episode], context: RolloutContext, budget: TurnBudget | None = None) -> None:
     """One turn of every episode."""
-    prefixes = [e.tokens for e in episodes]
-    completions = context.sampler.extend(prefixes, context.sampling, context.generator, entropy=context.entropy)
+    completions = context.extend([e.tokens for e in episodes], [e.request.group for e in episodes])
     take_turns(episodes, completions, context, budget=budget)
 
 

@@ -212,7 +212,7 @@ class Curriculum(Method):
 
 
 class Prompting(Method):
-    """How problems are put to the policy."""
+    """How problems are put to the policy; random numbers and memory as for `Rollout`."""
 
     leaves_prompts: bool = False
     """Every problem is asked as it is, so that a game may ask each seat in its own way."""
@@ -226,7 +226,11 @@ class Prompting(Method):
 
 
 class Rollout(Method):
-    """How trajectories come from requests; it owns the loop with the environment."""
+    """How trajectories come from requests; it owns the loop with the environment.
+
+    Of several ranks each rolls out whole groups of its own. All must draw what one rank would: random numbers come from
+    `context.streams`, by group, and what later steps need is noted in `on_rollouts`, which sees every rank's rows.
+    """
 
     reads_samples: ClassVar[bool] = False
     """Whether it takes completions from a sample stage (`context.stored`), which the recipe then names as `samples`."""

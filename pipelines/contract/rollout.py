@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from pipelines.contract.hidden_statistics import HiddenStatistics
     from pipelines.contract.sampling import Sampling
+    from pipelines.contract.streams import Streams
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class Sampler(Protocol):
         self,
         prefixes: Sequence[Sequence[int]],
         sampling: Sampling,
-        generator: torch.Generator,
+        generator: torch.Generator | None,
         *,
         entropy: bool = False,
         streams: Sequence[tuple[int, int]] | None = None,
@@ -46,7 +47,7 @@ class Sampler(Protocol):
 
         Args:
             streams: of each prefix, its row's RNG stream and the tokens drawn from it so far. A token then depends on these and on
-                the weights alone, not on the other rows; `generator` is not used. A server only makes a seed of them.
+                the weights alone, not on the other rows; `generator` is not used, and may be None. A server only makes a seed of them.
         """
         ...
 
@@ -84,8 +85,8 @@ class RolloutContext:
     sampling: Sampling
     prompts: int
     """Problems of the draw. A paraphrase of the problem with group g has the group g + prompts, a third one g + 2 prompts."""
-    generator: torch.Generator
-    """The RNG stream of this draw and process."""
+    streams: Streams
+    """Where the draw's random numbers come from, group by group: ranks share a draw, and all must come to the same rollouts."""
     entropy: bool
     """Whether trajectories must carry `entropy_old`."""
     version: int
@@ -101,6 +102,25 @@ class RolloutContext:
     """Share of the run's steps that are done, from 0 to 1; 0 before the first one and outside of training."""
     on_timeout: Literal["incorrect", "unscored"] = "incorrect"
     """What becomes of a completion that takes its verifier too long, for rollouts that verify their rows themselves."""
+
+    def extend(
+        self,
+        prefixes: Sequence[Sequence[int]],
+        groups: Sequence[int],
+        *,
+        sampling: Sampling | None = None,
+        entropy: bool | None = None,
+    ) -> list[Completion]:
+        """One completion per prefix, in order, each with a new random stream of its group.
+
+        Args:
+            groups: of each prefix.
+            sampling: other settings than the draw's.
+            entropy: whether completions carry their entropies; default: where trajectories must.
+        """
+        wanted = self.entropy if entropy is None else entropy
+        streams = [(self.streams.new(group), 0) for group in groups]
+        return self.sampler.extend(prefixes, sampling or self.sampling, None, entropy=wanted, streams=streams)
 
     def decode(self, tokens: list[int]) -> str:
         """Text of a completion, special tokens left out; for verifiers and logs only."""

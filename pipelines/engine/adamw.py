@@ -12,14 +12,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
+from pipelines.contract.streams import stream_id
+
 CHUNKS = {"cpu": 1 << 18, "cuda": 1 << 24}
 """Weights in float32 at a time: on a CPU what its caches hold, on a GPU enough to hide the launch of kernels."""
-SEED = 20_061
 
 
 def make(
@@ -40,11 +40,15 @@ def make(
     return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay, fused=True)
 
 
-def round_stochastically(values: Tensor, generator: torch.Generator) -> Tensor:
+def round_stochastically(values: Tensor, generator: torch.Generator, drawn: int | None = None, skip: int = 0) -> Tensor:
     """float32 [N] → the bfloat16 neighbour above or below, each with the probability that keeps the expected value; in place.
 
     The 16 bits that bfloat16 lacks are the distance to the neighbour nearer to zero, in 1/65536 of the gap: a uniform 16-bit
     number carries into the upper half with just that probability. What is bfloat16 already stays as it is, and so does NaN.
+
+    Args:
+        drawn: numbers that the generator is asked for, since a GPU's depend on how many there are; default: one for each value.
+        skip: numbers that belong to values before the first.
 
     Returns:
         `values`, all of them numbers that bfloat16 holds.
@@ -54,9 +58,9 @@ def round_stochastically(values: Tensor, generator: torch.Generator) -> Tensor:
     >>> rounded.unique().tolist(), abs(float(rounded.mean() - x.mean())) < 2e-4
     ([1.0, 1.0078125], True)
     """
-    words = torch.empty(-(-len(values) // 4), dtype=torch.int64, device=values.device)
+    words = torch.empty(-(-(drawn or len(values)) // 4), dtype=torch.int64, device=values.device)
     words.random_(-(2**63), None, generator=generator)  # all 64 bits: four numbers for the price of one
-    noise = words.view(torch.int16)[: len(values)].to(torch.int32).bitwise_and_(0xFFFF)
+    noise = words.view(torch.int16)[skip : skip + len(values)].to(torch.int32).bitwise_and_(0xFFFF)
     # One NaN for all: one with all bits set, as a GPU's, would carry and be 0, and one with few of the upper bits would be infinite.
     values.nan_to_num_(nan=math.nan, posinf=math.inf, neginf=-math.inf)
     values.view(torch.int32).add_(noise).bitwise_and_(-0x10000)
@@ -67,7 +71,8 @@ class RoundingAdamW(torch.optim.Optimizer):
     """AdamW (torch's fused step) with float32 moments over weights of which some are bfloat16.
 
     Weights and gradients take 2 bytes each instead of 4, and no copy in float32 is kept. The noise of rounding is a function of
-    the step alone, and of the process's rank where weights are sharded, so that a resumed run has the same weights to the bit.
+    the step and the number's place in the weights alone: a resumed run has the same weights to the bit, and weights that are sharded
+    over several processes are rounded like those of one.
 
     Args:
         params: parameters or parameter groups.
@@ -80,27 +85,34 @@ class RoundingAdamW(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         """Update every weight that has a gradient."""
-        generators: dict[torch.device, torch.Generator] = {}
+        number = 0
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
-                    self._update(weight, group, generators)
+                    self._update(weight, group, number)
+                number += 1
 
-    def _update(self, weight: Tensor, group: dict[str, Any], generators: dict[torch.device, torch.Generator]) -> None:
+    def _update(self, weight: Tensor, group: dict[str, Any], number: int) -> None:
+        """One step of a weight.
+
+        Args:
+            number: of the weight among all.
+        """
         state = self.state[weight]
         if not state:
             state["step"] = torch.zeros(())
             for name in ("exp_avg", "exp_avg_sq"):
                 state[name] = torch.zeros_like(weight, dtype=torch.float32).contiguous()
-        if weight.device not in generators:
-            rank = dist.get_rank() if isinstance(weight, DTensor) else 0  # processes that hold all of it must agree
-            seed = SEED + 1_000_003 * int(state["step"]) + rank
-            generators[weight.device] = torch.Generator(weight.device).manual_seed(seed)
         assert weight.grad is not None
         own, gradients, *moment_vectors = map(_local, (weight, weight.grad, state["exp_avg"], state["exp_avg_sq"]))
         vectors = [own.reshape(-1), gradients.reshape(-1), *(moment.view(-1) for moment in moment_vectors)]
         done = state["step"].to(weight.device)
-        for parts in zip(*(t.split(CHUNKS[weight.device.type]) for t in vectors), strict=True):
+        noise = torch.Generator(weight.device)
+        chunk, place, passed = CHUNKS[weight.device.type], _start(weight), int(state["step"])
+        first = min(chunk - place % chunk, len(vectors[0]))  # chunks are those of the whole weight
+        sizes = [first, *[chunk] * ((len(vectors[0]) - first) // chunk)]
+        sizes += [len(vectors[0]) - sum(sizes)] if sum(sizes) < len(vectors[0]) else []
+        for parts in zip(*(t.split(sizes) for t in vectors), strict=True):
             stored, gradient, *moments = parts
             value, step = stored.float(), done.clone()
             adamw(
@@ -109,8 +121,11 @@ class RoundingAdamW(torch.optim.Optimizer):
                 weight_decay=group["weight_decay"], eps=group["eps"], maximize=False,
             )  # fmt: skip
             if stored.dtype == torch.bfloat16:
-                round_stochastically(value, generators[weight.device])
+                noise.manual_seed(stream_id("rounding", passed, number, place // chunk) & (2**63 - 1))
+                drawn = min(chunk, weight.numel() - place // chunk * chunk)
+                round_stochastically(value, noise, drawn, skip=place % chunk)
             stored.copy_(value)
+            place += len(stored)
         if not own.is_contiguous():  # its vector is a copy
             own.copy_(vectors[0].view_as(own))
         state["step"] += 1
@@ -122,6 +137,17 @@ class RoundingAdamW(torch.optim.Optimizer):
         for number, entry in state_dict["state"].items():
             for name in ("exp_avg", "exp_avg_sq"):
                 self.state[weights[number]][name] = entry[name].to(weights[number].device, torch.float32, copy=True)
+
+
+def _start(weight: Tensor) -> int:
+    """Numbers of the weight that lie before this process's part; shards are rows, as FSDP2 splits them."""
+    if not isinstance(weight, DTensor):
+        return 0
+    [placement], rows = weight.placements, weight.shape[0]
+    if not placement.is_shard(0):
+        return 0
+    before = min(-(-rows // weight.device_mesh.size()) * weight.device_mesh.get_local_rank(), rows)
+    return before * (weight.numel() // rows)
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pipelines.contract.normalised_entropy import normalised_entropy
 from pipelines.contract.sampling import AdaptiveTemperature, Sampling
+from pipelines.contract.streams import stream_id
 
 
 def truncates(sampling: Sampling) -> bool:
@@ -273,12 +274,6 @@ def generator(device: torch.device, *parts: int | str) -> torch.Generator:
     stream = torch.Generator(device=device)
     stream.manual_seed(stream_id(*parts) & (2**63 - 1))
     return stream
-
-
-def stream_id(*parts: Any) -> int:
-    """RNG stream id that depends on the parts only, int64."""
-    hashed = hashlib.sha256(repr(parts).encode()).digest()
-    return int.from_bytes(hashed[:8], "little", signed=True)
 
 
 def stream_ids(count: int, *parts: Any) -> list[int]:

@@ -132,7 +132,7 @@ class FixedDecoder:
         gaps: Gaps,
         steps: int,
         sampling: Sampling,
-        generator: torch.Generator,
+        generator: torch.Generator | None,
         entropy: bool,
         points: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:

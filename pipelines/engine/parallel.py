@@ -2,7 +2,7 @@
 
 Every process holds every row, and the forward and backward passes are shared between processes: the gradient is the sum over
 processes, so it is that of one process up to float rounding. In RLVR each process also decodes its part of the prompts from a full copy of
-the weights, and all compute the same advantages.
+the weights, and all compute the same advantages. Random streams belong to groups, rows and passes, never to a process.
 """
 
 from __future__ import annotations

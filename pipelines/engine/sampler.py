@@ -74,7 +74,7 @@ class TorchSampler:
         self,
         prefixes: Sequence[Sequence[int]],
         sampling: Sampling,
-        generator: torch.Generator,
+        generator: torch.Generator | None,
         *,
         entropy: bool = False,
         streams: Sequence[tuple[int, int]] | None = None,
@@ -135,7 +135,7 @@ class TorchSampler:
         self,
         prefixes: list[Sequence[int]],
         sampling: Sampling,
-        generator: torch.Generator,
+        generator: torch.Generator | None,
         entropy: bool,
         streams: list[tuple[int, int]] | None,
     ) -> list[Completion]:
@@ -215,7 +215,7 @@ class TorchSampler:
         width: int,
         room: Tensor,
         sampling: Sampling,
-        generator: torch.Generator,
+        generator: torch.Generator | None,
         entropy: bool,
         points: Tensor | None,
     ) -> list[Completion]:

@@ -213,7 +213,7 @@ class ServerSampler:
         self,
         prefixes: Sequence[Sequence[int]],
         sampling: Sampling,
-        generator: torch.Generator,
+        generator: torch.Generator | None,
         *,
         entropy: bool = False,
         streams: Sequence[tuple[int, int]] | None = None,
@@ -230,10 +230,12 @@ class ServerSampler:
         for i, prefix in enumerate(prefixes):
             if 0 < len(prefix) < self.context:
                 places.setdefault(tuple(prefix), []).append(i)
-        seeds = torch.randint(2**31, (len(places),), generator=generator, device=generator.device).tolist()
         if streams is not None:
             first = [streams[indices[0]] for indices in places.values()]
             seeds = [(stream + drawn) % 2**31 for stream, drawn in first]
+        else:
+            assert generator is not None
+            seeds = torch.randint(2**31, (len(places),), generator=generator, device=generator.device).tolist()
         began = self._began = time.perf_counter()
         with ThreadPoolExecutor(AT_ONCE * len(self.endpoints)) as pool:
             futures = [

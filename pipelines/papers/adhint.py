@@ -68,9 +68,9 @@ class adhint(Rollout):
         ]
         unhinted_rows = answers(unhinted, context)
         groups = by_group(unhinted_rows)
-        noise = torch.randn(len(requests), generator=context.generator, device=context.generator.device) * self.noise
         hinted_requests = []
-        for request, unhinted_request, jitter in zip(requests, unhinted, noise.tolist(), strict=True):
+        for request, unhinted_request in zip(requests, unhinted, strict=True):
+            jitter = self.noise * float(torch.randn((), generator=context.streams.generator(request.group)))
             mean_accuracy = mean_score(request, groups.get(request.group, []))
             difficulty = 1.0 if mean_accuracy is None else 1 - mean_accuracy
             solution = solution_tokens(request, context)

@@ -72,9 +72,7 @@ class arpo(Rollout):
         }
         first_entropies: dict[int, float] = {}
         while active := [e for request in requests for e in episodes[id(request)] if self._goes_on(e)]:
-            completions = context.sampler.extend(
-                [e.tokens for e in active], context.sampling, context.generator, entropy=True
-            )
+            completions = context.extend([e.tokens for e in active], [e.request.group for e in active], entropy=True)
             turn_entropies: dict[int, float] = {}
             for episode, completion in zip(active, completions, strict=True):
                 turn_entropies[id(episode)] = self.turn_entropy(completion.entropy or [], vocabulary)
@@ -105,7 +103,7 @@ class arpo(Rollout):
         unfinished = [e for e in episodes if self._goes_on(e)]
         for episode in unfinished:
             probability = self.chance(turn_entropies[id(episode)], first_entropies[id(episode)])
-            if len(episodes) < request.rollouts and float(torch.rand(1, generator=context.generator)) < probability:
+            if len(episodes) < request.rollouts and context.streams.uniform(request.group) < probability:
                 episodes.append(episode.fork())
         if not unfinished and len(episodes) < request.rollouts:
             episodes.append(start(request, context))

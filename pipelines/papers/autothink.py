@@ -40,8 +40,6 @@ class autothink(Reward):
     - `reward`: nothing more.
     - `shorten`: in a group, correct rows get exp(-alpha z) - 1 more and incorrect ones 1 - exp(-beta z), with z their length against the
       group's rows of the same correctness, in standard deviations (ddof 1).
-
-    With several processes each computes p over its own rows.
     """
 
     label = "autothink"

@@ -12,7 +12,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, ClassVar
 
-import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
@@ -92,7 +91,7 @@ class noisy(Rollout):
         corrupted = [(request, level) for request, level in drawn if level > 0]
         prompts = iter(
             context.render(
-                [self._corrupted(request.problem, level, context) for request, level in corrupted],
+                [self._corrupted(request, level, context) for request, level in corrupted],
                 [request.problem.tools for request, _ in corrupted],
             )
             if corrupted
@@ -114,11 +113,12 @@ class noisy(Rollout):
             return context_of(problem, self.field)
         return next((m["content"] for m in reversed(problem.prompt) if m["role"] == "user"), None)
 
-    def _corrupted(self, problem: Problem, level: float, context: RolloutContext) -> list[Message]:
-        text = self._text(problem) or ""
-        draws = torch.rand(len(text), generator=context.generator, device=context.generator.device).tolist()
-        chances = iter(draws)  # a unit has at least a character
-        return with_text(problem, text, masked(text, self.unit, lambda: next(chances) < level, self.mark))
+    def _corrupted(self, request: RolloutRequest, level: float, context: RolloutContext) -> list[Message]:
+        text = self._text(request.problem) or ""
+        streams, group = context.streams, request.group
+        return with_text(
+            request.problem, text, masked(text, self.unit, lambda: streams.uniform(group) < level, self.mark)
+        )
 
 
 def _after_clean_prompt(

@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 from pydantic import Field
 
 from pipelines.base.errors import RecipeError
@@ -60,9 +59,9 @@ class prefix_rl(Prompting):
 
     def build_requests(self, requests: list[RolloutRequest], context: RolloutContext) -> list[RolloutRequest]:
         """What the rollout gets."""
-        draws = torch.rand(len(requests), 2, generator=context.generator, device=context.generator.device).tolist()
         hinted = []
-        for request, (chance, position) in zip(requests, draws, strict=True):
+        for request in requests:
+            chance, position = (context.streams.uniform(request.group) for _ in range(2))
             hint: list[int] = []
             if chance < self.share:
                 hint = self._prefix(request, self.low + (self.high - self.low) * position, context)

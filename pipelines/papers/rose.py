@@ -97,9 +97,8 @@ class rose(Rollout):
         rounds = max((request.rollouts for request in requests), default=0)
         for number in range(rounds):
             active = [i for i, request in enumerate(requests) if request.rollouts > number]
-            draws = torch.rand(len(active), generator=context.generator, device=context.generator.device).tolist()
             positions = [
-                _best([] if draw < self.epsilon else branches[i]) for i, draw in zip(active, draws, strict=True)
+                _best([] if context.streams.uniform(requests[i].group) < self.epsilon else branches[i]) for i in active
             ]
             drawn = self._extend([requests[i] for i in active], positions, context)
             if number + 1 < rounds and self.epsilon < 1:
@@ -121,7 +120,7 @@ class rose(Rollout):
             [*request.prompt, *request.hint, *(parent.tokens[:at] if parent else [])]
             for request, (parent, at) in zip(requests, places, strict=True)
         ]
-        completions = context.sampler.extend(prefixes, context.sampling, context.generator, entropy=context.entropy)
+        completions = context.extend(prefixes, [request.group for request in requests])
         branches = []
         for (parent, at), completion in zip(places, completions, strict=True):
             room = context.sampling.max_tokens - at

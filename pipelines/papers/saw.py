@@ -110,7 +110,7 @@ class saw(Rollout):
     ) -> list[tuple[RolloutRequest, RolloutRequest]]:
         """Of each problem that gets a hint: its request, and that for its hinted rows."""
         groups = Groups(requests, context)
-        places = torch.rand(len(requests), generator=context.generator, device=context.generator.device).tolist()
+        places = [context.streams.uniform(request.group) for request in requests]
         chosen = []
         for request, place in zip(requests, places, strict=True):
             count = round(self.share * request.rollouts)

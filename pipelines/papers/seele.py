@@ -81,9 +81,15 @@ class seele(Rollout):
                 if mean_accuracy is not None:
                     tried[i].append((shares[i], mean_accuracy))
                     shares[i] = next_share(tried[i], self.target, largest_shares[i])
-        for request, share in zip(requests, shares, strict=True):
-            self.shares[request.problem.uid] = share
+        reached = {request.group: share for request, share in zip(requests, shares, strict=True)}
+        for row in rows:
+            row.extras = row.extras | {"next_share": reached[row.group]}
         return sorted(rows, key=lambda row: row.group)
+
+    def on_rollouts(self, rows: list[Trajectory]) -> list[Trajectory]:
+        """Note where each problem's next visit begins, on every process alike."""
+        self.shares |= {row.uid: row.extras["next_share"] for row in rows if "next_share" in row.extras}
+        return rows
 
     def state_dict(self) -> dict[str, Any]:
         """Where each problem's next visit begins."""

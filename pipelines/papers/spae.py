@@ -66,15 +66,17 @@ class spae(Rollout):
         ask = context.tokenizer(self.ask, add_special_tokens=False)["input_ids"] if self.ask else []
         prefixes: list[list[int]] = []
         passages: list[Passage] = []
+        groups: list[int] = []
         steps: list[int] = []
         for row, request in zip(rows, repeated, strict=True):
             ends = self._steps(row, context)
             steps.append(len(ends))
+            groups += [row.group] * len(ends)
             gold = control.encode_text(context.tokenizer, request.problem.answer)
             for end in ends:
                 prefixes.append([*row.tokens[:end], *ask])
                 passages.append(Passage(prefixes[-1], gold))
-        confidence = self._confidence(prefixes, context)
+        confidence = self._confidence(prefixes, groups, context)
         scored = context.scorer.log_probs(passages)
         accuracy = [float(logp.exp().mean()) if len(logp) else math.nan for logp in scored]
         values = iter(zip(accuracy, confidence, strict=True))
@@ -83,11 +85,13 @@ class spae(Rollout):
             row.turn_state = list(range(count))
         return rows
 
-    def _confidence(self, prefixes: list[list[int]], context: RolloutContext) -> list[float]:
+    def _confidence(self, prefixes: list[list[int]], groups: list[int], context: RolloutContext) -> list[float]:
         """How sure the policy is after each prefix, from 0 to 1."""
         sampling = context.sampling.model_copy(update={"max_tokens": self.tokens, "temperature": self.temperature})
         repeated = [prefix for prefix in prefixes for _ in range(self.probes)]
-        drawn = context.sampler.extend(repeated, sampling, context.generator, entropy=True)
+        drawn = context.extend(
+            repeated, [group for group in groups for _ in range(self.probes)], sampling=sampling, entropy=True
+        )
         sure = [math.exp(-sum(c.entropy) / len(c.entropy)) if c.entropy else 0.0 for c in drawn]
         return [sum(sure[at : at + self.probes]) / self.probes for at in range(0, len(sure), self.probes)]
 

@@ -68,7 +68,8 @@ class chain(Rollout):
                 (row_index, n_context + cut) for cut in cuts(row.logp_old[n_context:], self.certain, self.interval)
             ]
         prefixes = [rows[row_index].tokens[:cut] for row_index, cut in states for _ in range(self.probes)]
-        completions = context.sampler.extend(prefixes, context.sampling, context.generator)
+        groups = [rows[row_index].group for row_index, _ in states for _ in range(self.probes)]
+        completions = context.extend(prefixes, groups, entropy=False)
         for state_index, (row_index, cut) in enumerate(states):
             request, row = repeated[row_index], rows[row_index]
             n_prompt = len(request.prompt)
@@ -143,11 +144,10 @@ class tree(Rollout):
                 growing = []
                 break
             limit = tokens_left if last else min(self.segment, tokens_left)
-            completions = context.sampler.extend(
+            completions = context.extend(
                 [[*path.request.prompt, *path.request.hint, *path.tokens] for path in children],
-                context.sampling.model_copy(update={"max_tokens": limit}),
-                context.generator,
-                entropy=context.entropy,
+                [path.request.group for path in children],
+                sampling=context.sampling.model_copy(update={"max_tokens": limit}),
             )
             grown = [
                 replace(path, segments=[*path.segments, (next(node_ids), completion)])

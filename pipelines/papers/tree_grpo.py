@@ -89,17 +89,13 @@ class turn_tree(Rollout):
         """A new episode that goes on from a turn of the tree, or starts over where there is none."""
         if not tree.open_turns:
             return start(request, context)
-        drawn = int(
-            torch.randint(len(tree.open_turns), (1,), generator=context.generator, device=context.generator.device)
-        )
+        drawn = int(torch.randint(len(tree.open_turns), (), generator=context.streams.generator(request.group)))
         return tree.open_turns[drawn].fork()
 
     def _play(self, playing: list[tuple[_Tree, Episode]], context: RolloutContext, nodes: Iterator[int]) -> None:
         """Play episodes side by side to their ends, and note the turns that can be expanded."""
         while active := [(tree, e) for tree, e in playing if e.stop is None and len(e.states) < self.max_turns]:
-            completions = context.sampler.extend(
-                [e.tokens for _, e in active], context.sampling, context.generator, entropy=context.entropy
-            )
+            completions = context.extend([e.tokens for _, e in active], [e.request.group for _, e in active])
             take_turns([e for _, e in active], completions, context, [next(nodes) for _ in active])
             for tree, episode in active:
                 if episode.stop is None and len(episode.states) < self.max_turns:

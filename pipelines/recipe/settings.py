@@ -130,6 +130,9 @@ class Sft(FixedDataSettings):
     """Length of a packed row; longer conversations are dropped and counted."""
     packing: bool = True
     optimizer: Optimizer = Optimizer(learning_rate=2e-5)
+    processes: int = free(1, ge=1, le=100_000)
+    """Processes of the stage, one per GPU: weights sharded with FSDP2, forward passes shared between them. A run may go on with another
+    number; its result is the same up to float rounding."""
 
     @model_validator(mode="after")
     def _rows(self) -> Sft:
@@ -213,8 +216,9 @@ class Rlvr(TrainSettings):
     continues. 0: sampling and training take turns."""
     providers: Parts = []
     """Models that fill columns which methods read: `critic` (advantage: gae), `teacher`, `implicit_prm`, ..."""
-    processes: int = Field(1, ge=1, le=100_000)
-    """Processes of the stage, one per GPU: weights sharded with FSDP2, rollouts and forward passes sharded."""
+    processes: int = free(1, ge=1, le=100_000)
+    """Processes of the stage, one per GPU: weights sharded with FSDP2, rollouts and forward passes sharded. A run may go on with another
+    number; its result is the same up to float rounding."""
     skip_zero_advantage_rows: bool = True
     """Leave rows without gradient out of the forward pass where the parts allow it; never changes the gradient."""
     share_prefixes: bool = True

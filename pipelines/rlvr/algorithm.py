@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pipelines.contract.card import Bound
 from pipelines.contract.columns import Phase, phase_of
-from pipelines.contract.method import Method
+from pipelines.contract.method import Composed, Method
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_slots, bound_list, column_options
 from pipelines.rlvr.common.estimate import returns_to_go
@@ -92,6 +92,16 @@ class Update:
         """Take up where `state_dict` left off."""
         for key, part in self.parts():
             part.fn.load_state_dict(state[key])
+
+    def reward_crosses_groups(self) -> bool:
+        """Whether a row's score may depend on rows of other groups."""
+
+        def crosses(part: Bound) -> bool:
+            return bool(part.card.crosses_groups) or (
+                isinstance(part.fn, Composed) and any(map(crosses, part.fn.parts()))
+            )
+
+        return crosses(self.reward)
 
     def column_options(self) -> dict[str, Any]:
         """Column → how it is to be made, as the parts ask for it."""

@@ -23,9 +23,10 @@ from pipelines.contract.rollout import (
     no_stored_rows,
 )
 from pipelines.contract.sampling import Sampling
+from pipelines.contract.streams import Streams
 from pipelines.data import chat
 from pipelines.data.records import Problem, Stop, Trajectory, by_group
-from pipelines.engine import distribution, parallel
+from pipelines.engine import parallel
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr import diagnostics, function_keywords, scoring
 from pipelines.rlvr.algorithm import Update
@@ -95,7 +96,6 @@ class Collector:
         scorer: of text, by the weights that sample; not used by another thread.
         seed: of every draw.
         world: the processes that share the work.
-        device: of the sampler's random numbers.
     """
 
     def __init__(
@@ -109,12 +109,11 @@ class Collector:
         scorer: TextScorer,
         seed: int,
         world: parallel.World,
-        device: Any,
     ) -> None:
         self.settings, self.update, self.problems = settings, update, problems
         self.tokenizer, self.sampler = tokenizer, sampler
         self.scorer = scorer
-        self.seed, self.world, self.device = seed, world, device
+        self.seed, self.world = seed, world
         self.by_uid = {p.uid: p for p in problems}
         self.functions = scoring.load_functions(settings.reward_functions)
         self.sampling = settings.sampling
@@ -247,13 +246,21 @@ class Collector:
         return rows
 
     def sample(self, allocations: list[Allocation], first: int, stream: tuple[int, ...]) -> list[Trajectory]:
-        """Scored rollouts of problems to their ends, in the order of their groups; every process has all of them."""
+        """Scored rollouts of problems to their ends, in the order of their groups; every process has all of them.
+
+        Each process samples and scores whole groups. A reward that reads several groups scores all of them, on every process alike.
+        """
         requests = self._requests(allocations, first)
         context = replace(self._context(len(allocations), stream), window=None)
         requests = self.update.prompting.fn.build_requests(self.world.share(requests), context)
         rows = self.update.rollout.fn.run(requests, context)
-        self._score(rows)
-        return sorted(itertools.chain(*self.world.gather(rows)), key=lambda t: t.group)
+        together = self.update.reward_crosses_groups()
+        if not together:
+            self._score(rows)
+        rows = sorted(itertools.chain(*self.world.gather(rows)), key=lambda t: t.group)
+        if together:
+            self._score(rows)
+        return rows
 
     def try_out(self, problems: list[int], rollouts: int, temperature: float) -> list[GroupOutcome]:
         """What the weights that sample now make of some problems; see `Curriculum.try_out`."""
@@ -281,7 +288,7 @@ class Collector:
             sampler=self.sampler,
             sampling=self.sampling,
             prompts=prompts,
-            generator=distribution.generator(self.device, self.seed, *stream, *self._rank(), *self.branch),
+            streams=Streams(self.seed, *stream, *self.branch),
             entropy=self.update.needs("entropy_old"),
             version=self.version,
             tokenizer=self.tokenizer,
@@ -310,10 +317,6 @@ class Collector:
     def rendered(self, problems: list[Problem]) -> list[list[int]]:
         """Token ids of the problems' prompts."""
         return chat.render_prompts(self.tokenizer, [p.prompt for p in problems], [p.tools for p in problems])
-
-    def _rank(self) -> tuple[int, ...]:
-        """What tells this process's random numbers from those of the others."""
-        return (self.world.rank,) if self.world.size > 1 else ()
 
     def pack(self, rows: list[Trajectory], step: int, version: int) -> dict[str, Any]:
         """Columns of rows; packed once where the step goes on with the rows of its last draw."""

@@ -38,13 +38,11 @@ if TYPE_CHECKING:
 REPLAY = 3
 """RNG stream id of the draws from stored rows."""
 BRANCH = 1 << 20
-"""Put in front of the number of rollbacks in the sampler's RNG streams: no rank has this number."""
+"""Put in front of the number of rollbacks in the RNG streams of rollouts."""
 SMOOTH = 10
 """Steps over which the mean reward is taken when the best weights are looked for."""
 PHASES = ("rollout", "credit", "update", "metrics", "commit")
 """Parts of a step, in order, as `phase` hears of them."""
-PER_PROCESS = ("rlvr.prompting", "rlvr.rollout", "rlvr.reward")
-"""Slots that see the rollouts of their own process alone, so what they remember differs from rank to rank."""
 
 
 class Trainer(Loop):
@@ -133,7 +131,6 @@ class Trainer(Loop):
             scorer=self.learner.text_scorer(tokenizer, start, parallel.World()),
             seed=self.seed,
             world=self.world,
-            device=self.device,
         )
         for part in self.update.bound():
             part.fn.connect(collector.scorer if samples_with(part) else self.learner.scorer)
@@ -407,13 +404,11 @@ class Trainer(Loop):
             ahead, methods = self.overlap.state_dict(step, last=self.ended(step))
         else:
             methods = self.update.state_dict() | {OPEN_ROWS: self.collector.open.state_dict()}
-        own = {name: state for name, state in methods.items() if name.split("/")[0] in PER_PROCESS}
         return {
             "spent": dict(self.spent),
             "recent": self.recent,
             **self.learner.state(),
             "methods": methods,
-            "methods_of_ranks": self.world.gather(own),
             "overlap": ahead,
             "effects": self.effects.state_dict(),
             "log_bytes": self.log.sizes(),
@@ -424,7 +419,7 @@ class Trainer(Loop):
         if self.world.rank == 0:
             self.log.rewind(state["log_bytes"])
         self.learner.load_state(state)
-        self.update.load_state_dict(state["methods"] | state["methods_of_ranks"][self.world.rank])
+        self.update.load_state_dict(state["methods"])
         self.collector.open.load_state_dict(state["methods"][OPEN_ROWS])
         self._set_up = True
         self.collector.forget()

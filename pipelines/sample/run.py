@@ -17,6 +17,7 @@ from pipelines.base.files import write_atomic
 from pipelines.contract.episode import Episode, play_out
 from pipelines.contract.model_settings import Model
 from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest, Sampler
+from pipelines.contract.streams import Streams
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import chat, dataset, samples
 from pipelines.data.records import UNSCORED, Problem, Stop
@@ -229,7 +230,7 @@ class Drawer:
         """
         context = RolloutContext(
             sampler=self.sampler, sampling=self.settings.sampling, prompts=len(problems),
-            generator=generator(self.device, self.seed, "episodes", shard), entropy=self.server is None, version=0,
+            streams=Streams(self.seed, "episodes", shard), entropy=self.server is None, version=0,
             tokenizer=self.tokenizer,
         )  # fmt: skip
         requests = [

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from pipelines.base.errors import DataError, did_you_mean
 from pipelines.contract.catalogue import bind
+from pipelines.contract.streams import stream_id
 from pipelines.data import dataset
 from pipelines.data.records import Problem
 from pipelines.engine.fixed_data import HELDOUT, Epochs, FixedDataLoop
@@ -194,7 +195,7 @@ class Trainer(FixedDataLoop):
         tally = _Tally()
         stepped: dict[str, float] = {}
         for number, (part, logp_old) in enumerate(zip(parts, old, strict=True)):
-            self._update(part, logp_old, tally)
+            self._update(part, logp_old, tally, step * self.updates + number)
             stepped = self.stepper.step(step * self.updates + number)
         real = sum(len(self.documents[i].tokens) for row in rows for i in row)
         self.tokens_seen += real
@@ -208,11 +209,12 @@ class Trainer(FixedDataLoop):
             "tokens/per_s": real / seconds,
         }
 
-    def _update(self, rows: list[list[int]], logp_old: list[Tensor] | None, tally: _Tally) -> None:
+    def _update(self, rows: list[list[int]], logp_old: list[Tensor] | None, tally: _Tally, update: int) -> None:
         """Gradients of one optimizer update.
 
         Args:
             logp_old: log-probabilities before the step, of each forward pass, where the loss reads them.
+            update: its number in the run; with the number of a pass it decides what dropout drops there, whichever rank makes the pass.
         """
         weights = self._weights(rows)
         trained = sum(self.documents[i].trained_count for row in rows for i in row)
@@ -222,6 +224,8 @@ class Trainer(FixedDataLoop):
         total, size, used = torch.zeros((), device=self.device), 0, 0
         passes = micro_batches(self.documents, rows, self.settings.micro_batch_tokens)
         for number, ((layout, targets), counts) in enumerate(self.world.share_evenly(passes)):
+            index = number * self.world.size + self.world.rank
+            torch.manual_seed(stream_id("dropout", self.seed, update, index) & (2**63 - 1))
             logp, _ = self.policy.score(layout, targets)
             losses = self.loss({"logp": logp, "logp_old": logp_old[number] if logp_old else None})
             if weights is not None:

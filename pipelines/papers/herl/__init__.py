@@ -104,7 +104,7 @@ class herl(Rollout):
             drawn = sorted((r for r in drawn if float(r.score or 0) >= best[group]), key=lambda r: -float(r.score or 0))
             if not drawn or not self.replace:
                 continue
-            order = torch.randperm(len(own), generator=context.generator, device=context.generator.device).tolist()
+            order = torch.randperm(len(own), generator=context.streams.generator(group)).tolist()
             for position, row in zip(order, drawn[: self.replace], strict=False):
                 own[position] = row
         kept = [row for request in requests for row in groups.get(request.group, [])]
@@ -137,7 +137,7 @@ class herl(Rollout):
             return []
         prompts = context.render([[{"role": "user", "content": self._prompt(*pair)}] for pair in chosen])
         sampling = context.sampling.model_copy(update={"temperature": self.temperature})
-        drawn = context.sampler.extend(prompts, sampling, context.generator)
+        drawn = context.extend(prompts, [request.group for request, _ in chosen], sampling=sampling, entropy=False)
         return [
             _Rewrite(request, row, self._row(request, prompt, completion, context))
             for (request, row), prompt, completion in zip(chosen, prompts, drawn, strict=True)

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import torch
 from pydantic import Field
 
 from pipelines import verifiers
@@ -123,13 +122,11 @@ class theta_evolve(Rollout):
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """Answers to parents, as children that are scored."""
-        draw = random.Random(
-            int(torch.randint(2**62, (), generator=context.generator, device=context.generator.device))
-        )
         problems = {request.problem.uid: request.problem for request in requests}
         first = self._first(problems)
         parents = {
-            request.group: first.get(request.problem.uid) or self.databases[request.problem.uid].parent(draw)
+            request.group: first.get(request.problem.uid)
+            or self.databases[request.problem.uid].parent(random.Random(context.streams.integer(request.group)))
             for request in requests
         }
         conversations = [self._shown(request.problem, parents[request.group]) for request in requests]

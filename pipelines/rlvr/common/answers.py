@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import torch
-
 from pipelines import verifiers
 from pipelines.data import control
 from pipelines.data.records import Role, Stop, Trajectory
@@ -23,8 +21,8 @@ def answers(requests: list[RolloutRequest], context: RolloutContext, hint: Role 
     """
     repeated = [request for request in requests for _ in range(request.rollouts)]
     prefixes = [[*request.prompt, *request.hint] for request in repeated]
-    streams = _new_streams(len(prefixes), context)
-    completions = _extend(prefixes, context.sampling.max_tokens, context, [(s, 0) for s in streams if s is not None])
+    streams = [context.streams.new(request.group) for request in repeated]
+    completions = _extend(prefixes, context.sampling.max_tokens, context, [(stream, 0) for stream in streams])
     rows = []
     for request, completion, stream in zip(repeated, completions, streams, strict=True):
         n_context = len(request.prompt) + len(request.hint)
@@ -40,8 +38,8 @@ def answers(requests: list[RolloutRequest], context: RolloutContext, hint: Role 
                 max_tokens=context.sampling.max_tokens,
                 stop=_stop(completion, len(completion.tokens), context) if completion.tokens else Stop.ERROR,
                 version=context.version,
-                versions=None if stream is None else [context.version] * (n_context + len(completion.tokens)),
-                stream=stream,
+                versions=None if context.window is None else [context.version] * (n_context + len(completion.tokens)),
+                stream=None if context.window is None else stream,
                 text=context.decode([*request.hint, *completion.tokens]),
             )
         )
@@ -118,18 +116,10 @@ def _longer(row: Trajectory, completion: Completion, drawn: int, context: Rollou
 def _extend(
     prefixes: list[list[int]], limit: int, context: RolloutContext, streams: list[tuple[int, int]]
 ) -> list[Completion]:
-    """The sampler's completions, of `limit` tokens and a window at most; without windows the draw's generator is used."""
-    if context.window is None:
-        return context.sampler.extend(prefixes, context.sampling, context.generator, entropy=context.entropy)
-    sampling = context.sampling.model_copy(update={"max_tokens": min(context.window, limit)})
-    return context.sampler.extend(prefixes, sampling, context.generator, entropy=context.entropy, streams=streams)
-
-
-def _new_streams(count: int, context: RolloutContext) -> list[int] | list[None]:
-    """RNG streams of new rows; None where rows are not cut."""
-    if context.window is None:
-        return [None] * count
-    return torch.randint(2**62, (count,), generator=context.generator, device=context.generator.device).tolist()
+    """The sampler's completions, of `limit` tokens and a window at most."""
+    most = limit if context.window is None else min(context.window, limit)
+    sampling = context.sampling.model_copy(update={"max_tokens": most})
+    return context.sampler.extend(prefixes, sampling, None, entropy=context.entropy, streams=streams)
 
 
 def _stop(completion: Completion, drawn: int, context: RolloutContext) -> Stop:

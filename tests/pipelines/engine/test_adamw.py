@@ -8,6 +8,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from pipelines.engine import adamw
 
@@ -68,16 +71,33 @@ def test_a_weight_may_lie_in_memory_in_any_order(laid_out):
     assert torch.equal(plain, other) and not torch.equal(plain, start.view(plain.shape))
 
 
-def test_processes_that_hold_all_of_a_weight_round_it_alike(monkeypatch):
-    """As each of several processes does with a critic's: they would have different critics, and a commit has one."""
-    monkeypatch.setattr(adamw.dist, "is_initialized", lambda: True)
-    weights = []
-    for rank in (0, 1):
-        monkeypatch.setattr(adamw.dist, "get_rank", lambda rank=rank: rank)
-        weights.append(torch.nn.Parameter(torch.ones(1000, dtype=torch.bfloat16)))
-        weights[-1].grad = torch.ones(1000, dtype=torch.bfloat16)
-        adamw.make(weights[-1:], lr=1e-3).step()
-    assert 0 < int((weights[0] != 1).sum()) < 1000 and torch.equal(*weights)
+def stepped(weight):
+    """A weight after one step with equal gradients everywhere."""
+    weight = torch.nn.Parameter(weight)
+    weight.grad = torch.ones_like(weight)
+    adamw.make([weight], lr=1e-3).step()
+    return weight.detach()
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_shards_are_rounded_like_the_whole_weight(size):
+    """Those of uneven length, in the middle of a chunk, and an empty one, too. What every process holds in full, all round alike."""
+    whole = torch.ones(7, 50_000, dtype=torch.bfloat16)
+    assert whole.numel() > adamw.CHUNKS["cpu"]
+    shards = []
+    for rank in range(size):
+        torch.distributed.init_process_group("fake", store=FakeStore(), rank=rank, world_size=size)
+        try:
+            mesh = init_device_mesh("cpu", (size,))
+            rows = whole.split(-(-7 // size))
+            own = rows[rank] if rank < len(rows) else whole[:0]
+            shard = DTensor.from_local(own.clone(), mesh, [Shard(0)], shape=whole.shape, stride=whole.stride())
+            shards.append(stepped(shard).to_local())
+        finally:
+            torch.distributed.destroy_process_group()
+    expected = stepped(whole.clone())
+    assert 0 < int((expected != 1).sum()) < whole.numel() and torch.equal(torch.cat(shards), expected)
+    assert torch.equal(stepped(whole.clone()), expected)
 
 
 def test_small_updates_arrive_on_average():

@@ -18,13 +18,20 @@ from pipelines.rlvr import algorithm
 SCRIPT = Path(__file__).parent / "two_processes.py"
 
 
-def launch(processes, *arguments, folder):
+CONTINUED = Path(__file__).parent / "ranks_run.py"
+
+
+def launch(processes, *arguments, folder, script=SCRIPT):
     """The script in ranks of its own, which meet as the launcher's ranks do."""
     folder.mkdir(parents=True, exist_ok=True)
     ranks = []
     for rank in range(processes):
-        place = {"WORLD_SIZE": str(processes), "RANK": str(rank), "WHETSTONE_STORE": f"file:{folder / 'meeting'}"}
-        command = [sys.executable, str(SCRIPT), *map(str, arguments)]
+        place = {
+            "WORLD_SIZE": str(processes),
+            "RANK": str(rank),
+            "WHETSTONE_STORE": f"file:{folder / f'meeting{processes}'}",
+        }
+        command = [sys.executable, str(script), *map(str, arguments)]
         env = toys.environment(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", **place)
         ranks.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env))
     for process in ranks:
@@ -113,3 +120,39 @@ def test_a_stage_in_two_processes(tmp_path, start, more, mismatch):
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert max(line["values"]["mismatch/max"] for line in lines) < mismatch
     assert (work / "out/model/model.safetensors").exists() and (work / "metrics.json").exists()
+
+
+def run_on(ranks, folder, section, recipe, start, overrides):
+    """A run in parts, each on so many ranks and two steps longer than the one before: rows of all steps, first and last weights."""
+    (folder / "out").mkdir(parents=True)
+    rows, begun = [], {}
+    for number, count in enumerate(ranks):
+        place, last = folder / f"part{number}", 8 if len(ranks) == 1 else 2 * (number + 1)
+        launch(count, section, recipe, start, last, folder, *overrides, folder=place, script=CONTINUED)
+        part = torch.load(folder / f"up_to_{last}.pt", weights_only=False)
+        assert part["start"] == 2 * number
+        rows += part["rows"]
+        begun = part["begun"] if number == 0 else begun
+    return rows, begun, part["weights"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("section", "more"),
+    [
+        ("rlvr", ("rlvr.mini_batches=2", "rlvr.prompts=7", "rlvr.group_size=4", "rlvr.sampling.temperature=1.3")),
+        ("sft", ("sft.lora={rank: 4, dropout: 0.3}", "sft.tokens_per_step=512", "sft.micro_batch_tokens=64")),
+    ],
+    ids=["rlvr", "sft"],
+)
+def test_a_run_goes_on_with_another_number_of_ranks(tmp_path, start, section, more):
+    """1, 2, 3 and 1 ranks in turn draw the tokens of one rank, drop what it drops, and end with its weights."""
+    overrides = [f"{section}.steps=8", f"{section}.optimizer.learning_rate=0.003", *more]
+    recipe = toys.recipe(tmp_path)
+    one_rows, begun, one = run_on([1], tmp_path / "one", section, recipe, start, overrides)
+    rows, _, weights = run_on([1, 2, 3, 1], tmp_path / "several", section, recipe, start, overrides)
+    assert rows == one_rows and (section == "sft" or len({score for step in rows for *_, score in step}) > 1)
+    moved = max(float((one[name] - begun[name]).abs().max()) for name in one)
+    assert moved > 0.003
+    for name, weight in one.items():
+        torch.testing.assert_close(weights[name], weight, atol=0.02 * moved, rtol=0, msg=name)

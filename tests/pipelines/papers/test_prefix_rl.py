@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import torch
 from scripted import context, request, show
 
 from pipelines.contract.catalogue import bind
+from pipelines.contract.streams import Streams
 
 SOLUTION = "abcdefghij"
 
@@ -31,7 +31,8 @@ def test_a_prefix_lies_between_the_bounds_and_everywhere_there():
     assert all(show(made.hint) == long[:n] for made, n in zip(built, lengths, strict=True))
     assert (min(hinted), max(hinted)) == (20, 50) and 0.5 < len(hinted) / 400 < 0.7
     assert sum(n < 35 for n in hinted) == pytest.approx(len(hinted) / 2, abs=25)
-    draws = torch.rand(400, 2, generator=torch.Generator().manual_seed(0)).tolist()
+    streams = Streams(0)
+    draws = [(streams.uniform(g), streams.uniform(g)) for g in range(400)]
     assert lengths == [round(100 * (0.2 + 0.3 * position)) if chance < 0.6 else 0 for chance, position in draws]
     assert [(made.group, made.rollouts, made.prompt) for made in built] == [(r.group, 2, r.prompt) for r in requests]
 

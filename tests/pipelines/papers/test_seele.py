@@ -51,7 +51,7 @@ def hints_of(rows):
 
 
 def run(part, script, requests):
-    rows = part.run(requests, context(script))
+    rows = part.on_rollouts(part.run(requests, context(script)))
     assert [row.group for row in rows] == sorted(row.group for row in rows)
     return rows
 

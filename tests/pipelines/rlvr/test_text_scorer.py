@@ -20,6 +20,7 @@ from pipelines.contract.model_settings import Model
 from pipelines.contract.rollout import RolloutContext
 from pipelines.contract.sampling import Sampling
 from pipelines.contract.scorer import REFERENCE, NoScorer, Passage, TokenStatistics
+from pipelines.contract.streams import Streams
 from pipelines.engine import parallel, server_endpoint
 from pipelines.engine.policy import Policy
 from pipelines.recipe.read import read_recipe
@@ -113,7 +114,7 @@ def test_scoring_changes_nothing(tmp_path):
 
 
 def test_nothing_scores_in_evaluation():
-    context = RolloutContext(None, Sampling(), 1, torch.Generator(), False, version=0, tokenizer=None)
+    context = RolloutContext(None, Sampling(), 1, Streams(0), False, version=0, tokenizer=None)
     for call in (context.scorer.log_probs, lambda _: context.scorer.tokenizer()):
         with pytest.raises(RuntimeError, match="while a policy is trained"):
             call([Passage([1], [2])])

@@ -17,9 +17,10 @@ from pipelines.contract.catalogue import bind
 from pipelines.contract.method import own_update
 from pipelines.contract.rollout import Completion, RolloutContext
 from pipelines.contract.sampling import Sampling
+from pipelines.contract.streams import Streams as RandomStreams
 from pipelines.data.records import Role, Stop
 from pipelines.engine import checkpoint, server_endpoint
-from pipelines.engine.distribution import generator, stream_points
+from pipelines.engine.distribution import stream_points
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.check import check
@@ -52,8 +53,7 @@ def in_windows(sampler, window, sampling, prompts, seed=0):
     base = context(lambda *_: "")
 
     def at(version):
-        draw = generator(torch.device("cpu"), seed)
-        return RolloutContext(sampler, sampling, 2, draw, False, version, tokenizer(), window)
+        return RolloutContext(sampler, sampling, 2, RandomStreams(seed), False, version, tokenizer(), window)
 
     rows = rollout.run([request(text, 3, group=i) for i, text in enumerate(prompts)], at(0))
     for version in range(1, 2 * sampling.max_tokens):

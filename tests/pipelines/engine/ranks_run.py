@@ -1,0 +1,51 @@
+"""Run by test_parallel.py: a training stage in this world, from its last commit up to a step.
+
+python ranks_run.py SECTION RECIPE START LAST WORK OVERRIDE...
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from pipelines.recipe.read import read_recipe
+from pipelines.rlvr.train import Trainer
+from pipelines.sft.run import Trainer as SftTrainer
+from pipelines.stage.report import Report
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    section, recipe, start, last, work = sys.argv[1], *map(Path, sys.argv[2:6])
+    read = read_recipe(recipe, sys.argv[6:])
+    rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
+    about = {"data": start / "data", "out": work / "out", "work": work, "seed": 0}
+    about["report"] = Report(work / f"report{rank}", committed=True)
+    rows = []
+    if section == "rlvr":
+        made = Trainer(read.rlvr, read.model, start=str(start / "sft/out/model"), **about)
+        batch_of = made._batch
+
+        def noted(step):
+            batch = batch_of(step)
+            rows.append([(row.uid, row.group, row.tokens, row.score) for row in batch.sampled])
+            return batch
+
+        made._batch = noted
+    else:
+        made = SftTrainer(read.sft, read.model, **about)
+    begun = made.weights.state()
+    begun = {name: weight.clone() for name, weight in begun.items()}
+    made.ended = lambda steps: steps >= int(str(last))
+    made.run()
+    state = made.weights.state()
+    if made.world.rank == 0:
+        torch.save(
+            {"rows": rows, "weights": state, "start": made.start_step, "begun": begun}, work / f"up_to_{last}.pt"
+        )
+
+
+if __name__ == "__main__":
+    main()
