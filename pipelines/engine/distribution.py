@@ -177,7 +177,7 @@ def top_entropy(logits: Tensor, sampling: Sampling, mass: float) -> Tensor:
 
 
 def draw(
-    logits: Tensor, sampling: Sampling, generator: torch.Generator, row_of: Tensor | None = None
+    logits: Tensor, sampling: Sampling, generator: torch.Generator | None, row_of: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:
     """One token per row and its log-probability.
 
@@ -187,6 +187,7 @@ def draw(
 
     Args:
         logits: [U, V].
+        generator: not read when greedy, and may then be None.
         row_of: int64 [B], the row of `logits` that each token is drawn from; default: one token of each.
 
     Returns:

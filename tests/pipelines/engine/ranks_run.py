@@ -39,11 +39,12 @@ def main() -> None:
     begun = made.weights.state()
     begun = {name: weight.clone() for name, weight in begun.items()}
     made.ended = lambda steps: steps >= int(str(last))
+    ended: dict = {}
+    made.finish = lambda steps: ended.update(made.weights.state())  # before adapters are merged
     made.run()
-    state = made.weights.state()
     if made.world.rank == 0:
         torch.save(
-            {"rows": rows, "weights": state, "start": made.start_step, "begun": begun}, work / f"up_to_{last}.pt"
+            {"rows": rows, "weights": {name: weight.clone() for name, weight in ended.items()}, "start": made.start_step, "begun": begun}, work / f"up_to_{last}.pt"
         )
 
 
