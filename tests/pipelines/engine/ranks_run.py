@@ -44,7 +44,13 @@ def main() -> None:
     made.run()
     if made.world.rank == 0:
         torch.save(
-            {"rows": rows, "weights": {name: weight.clone() for name, weight in ended.items()}, "start": made.start_step, "begun": begun}, work / f"up_to_{last}.pt"
+            {
+                "rows": rows,
+                "weights": {name: weight.clone() for name, weight in ended.items()},
+                "start": made.start_step,
+                "begun": begun,
+            },
+            work / f"up_to_{last}.pt",
         )
 
 
