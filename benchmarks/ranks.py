@@ -47,7 +47,8 @@ def run(recipe: Recipe, stage: str, folder: Path, done: dict[str, Artifact]) -> 
     job = stages.job_of(node, done)
     (work / process.JOB).write_text(json.dumps(job, default=str))
     command = [sys.executable, "-m", "pipelines.stage.launch", node.kind.module, str(work)]
-    before, peaks = _traffic(), {}
+    before = _traffic()
+    peaks: dict[int, int] = {}
     with subprocess.Popen(
         command, env=process.environment_of(job), cwd=sides.ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as launched:  # fmt: skip

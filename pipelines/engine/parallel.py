@@ -130,7 +130,8 @@ class Weights:
     """
 
     def __init__(self, model: Any, policy: Policy, world: World, entry: Any = None) -> None:
-        self.model, self.world, self.entry = model, world, policy.scorer if entry is None else entry
+        self.model, self.world = model, world
+        self.entry: Any = policy.scorer if entry is None else entry
         self.full = model
         """The weights that decoding reads: the model itself, or a full copy that `refresh` updates."""
         if world.size > 1:

@@ -98,7 +98,9 @@ def problems(nodes: list[Node], known: Mapping[str, Mapping[str, Any]]) -> Itera
 def _lacking(node: Node, known: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:
     """Sources whose first record lacks what the stage reads of every record."""
     part = node.kind.reads_part(node.settings)
-    for name, number, source in data_sources(node) if part is not None else ():
+    if part is None:
+        return
+    for name, number, source in data_sources(node):
         where = f"{name}.sources.{number}"
         parts = known.get(where, {}).get("parts")
         read = source.splits is None or node.settings.split in source.splits
