@@ -64,7 +64,5 @@ def _engine(wanted: str | None) -> Path:
         program = shutil.which(str(name)) or (str(beside) if beside.is_file() else None)
         if program:
             return Path(program)
-    how = (
-        "docs/servers.md says how vLLM is installed" if wanted == "vllm" else "run: pip install 'transformers[serving]'"
-    )
-    raise UserError(f"--engine {wanted or ENGINES[-1]}", f"there is no program of this name; {how}.")
+    how = "Install vLLM as docs/servers.md says." if wanted == "vllm" else "Run `pip install 'transformers[serving]'`."
+    raise UserError(f"--engine {wanted or ENGINES[-1]}", "there is no program of this name", how)
