@@ -107,7 +107,7 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         kwargs = {**kwargs, "device": torch.device("cpu")}
     plain = tree_map(lambda leaf: leaf.values if isinstance(leaf, OnGpu) else leaf, (args, kwargs))
     result = func(*plain[0], **plain[1])
-    if name.endswith("_") and isinstance(args[0], torch.Tensor):
+    if name.endswith("_") and not name.endswith("__") and isinstance(args[0], torch.Tensor):  # not __rshift__
         return args[0]
     if isinstance(kwargs.get("out"), torch.Tensor):
         return kwargs["out"]

@@ -31,6 +31,7 @@ ANY_NAME = ("recipes/x.yaml", "my.yaml", "pipelines/rlvr/advantage/x.py")
 """Files that stand for any of their kind."""
 EXAMPLES = {
     "data/rows.jsonl": '{"prompt": "1 + 1 =", "answer": "2"}\n',
+    "prompts.jsonl": '{"prompt": "Write a limerick.", "stars": 3}\n',
     "models/my-model/config.json": '{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}',
     "models/my-model/tokenizer.json": "{}",
     "my_module.py": "def strict(completions, answer, **_):\n    return [float(t == a) for t, a in zip(completions, answer)]\n",

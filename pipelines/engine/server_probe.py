@@ -4,7 +4,7 @@ A server that answers 200 to a reload may have replaced nothing, or a part only;
 all. Let d be the mean of |server - trainer| over the sequences' tokens, and m the mean change of the trainer's own values since
 the first push. With the right weights d is rounding, the same at every push. With old weights d is m; with a part of them old,
 a share of it. So it is a fault when d is beyond all rounding, when d is several times what it was at the first push and more
-than a tenth of m, or when the server's answers did not change at all though the trainer's did.
+than a twentieth of m, or when the server's answers did not change at all though the trainer's did.
 
 How much rounding there is depends on the model: random tokens of SmolLM2-135M are off by 0.06 nats in the trainer's own
 bfloat16, and by 0.11 in a server whose norms and residuals are rounded too. So `rounding_of` measures it.
@@ -33,7 +33,7 @@ FLOORS = {"float32": 2e-6, "bfloat16": 2e-3, "float16": 5e-4}
 """d of the first push counts as at least this, nats."""
 GROWTH = 4.0
 """d against the first push's; more is growth."""
-SHARE = 0.1
+SHARE = 0.05
 """Of m, which d must exceed to be a fault by growth."""
 FROZEN = {"float32": 1, "bfloat16": 3, "float16": 3}
 """Pushes in a row without any change of the answers; coarse weights may swallow a small update."""

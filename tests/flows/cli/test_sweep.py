@@ -28,7 +28,7 @@ def test_options_are_checked_before_anything_starts(tmp_path, home):
         (["--runner", "dask:tcp://127.0.0.1:1"], "need a Prefect server"),
         (["--runner", "treads"], "--runner treads: write threads, dask"),
     ):
-        done = toys.whetstone("sweep", recipe, *options, home=home, check=False)
+        done = toys.whetstone("sweep", recipe, *options, home=home, check=False, first=True)
         assert done.returncode == 2 and message in done.stderr, done.stderr
         assert not done.stdout, "the plan comes after the checks"
     assert not (home / "mlflow.db").exists()

@@ -67,7 +67,9 @@ def test_sampling(family, loop, sampling, gpu, monkeypatch):
     drawn = sampler.extend(PREFIXES, settings, generator(sampler.device, 1), entropy=True)
     assert [one.tokens for one in drawn] == [one.tokens for one in wanted]
     assert loop == "one_by_one" or len(sampler.fixed.graphs) > 0
-    sampler.extend(PREFIXES, settings, torch.Generator(), streams=[(i, 0) for i in range(len(PREFIXES))])
+    streams = [(2**62 + i, i) for i in range(len(PREFIXES))]
+    there, here = (each.extend(PREFIXES, settings, None, streams=streams) for each in (sampler, plain))
+    assert [one.tokens for one in there] == [one.tokens for one in here]
 
 
 @pytest.mark.parametrize("more", [[], ["rlvr.lora.rank=4"], ["presets=[ppo]"]], ids=["full", "lora", "ppo"])

@@ -75,6 +75,7 @@ def test_old_or_mixed_weights_stop_the_run_whatever_a_breach_does(fault, words, 
     more = [
         "rlvr.mismatch={on_breach: warn, max: 9, p999: 9, mean: 9, kl: 9, ess: 0.001}",
         f"rlvr.optimizer.learning_rate={rate}",
+        "rlvr.group_size=8",
     ]
     with pytest.raises(StaleWeights, match=words) as caught:
         trainer(tmp_path, start, stand_in, *more, "rlvr.old_logp=trainer", "rlvr.credit=[{kind: truncated_is}]").run()

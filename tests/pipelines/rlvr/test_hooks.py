@@ -325,7 +325,8 @@ def test_rollouts_follow_the_budget(tmp_path, start):
 def test_a_temperature_per_token_is_the_trainer_s_too(tmp_path, start):
     made = trainer(tmp_path, start, "presets=[hapo]", "rlvr.objective={kind: hapo, tau: 0.5}", "rlvr.steps=3")
     numbers = [made.step(step) for step in range(3)]
-    assert max(n["mismatch/max"] for n in numbers) < 1e-4
+    mismatches = [n["mismatch/max"] for n in numbers if "mismatch/max" in n]  # of the steps that learn
+    assert mismatches and max(mismatches) < 1e-4
     sampling = made.learner.policy.sampling
     assert sampling.adaptive.tau == 0.5 and sampling.adaptive.top > 0
     logits = torch.randn(50, 30, generator=torch.Generator().manual_seed(0)) * 3

@@ -90,8 +90,9 @@ def test_each_batch_is_drawn_by_the_weights_of_so_many_steps_before(tmp_path, st
     behind = [min(step, staleness) for step in range(5)]
     assert [v["staleness/steps"] for v in metrics] == [v["staleness/updates"] for v in metrics] == behind
     assert max(v["mismatch/max"] for v in metrics) < 1e-3, "compared with the weights that drew them"
-    assert ["staleness/kl" in v for v in metrics] == [step > 0 for step in behind]
-    assert metrics[-1]["staleness/max"] > 1e-3
+    trained = ["optimizer/grad_norm" in v for v in metrics]  # steps whose rows are not all paid alike
+    assert ["staleness/kl" in v for v in metrics] == [step > 0 and t for step, t in zip(behind, trained, strict=True)]
+    assert max(v.get("staleness/max", 0) for v in metrics) > 1e-3
     shares = [b["values"] for b in toys.spool(tmp_path / "work") if b["kind"] == "metrics"]
     assert all(0 <= v[f"time/{who}_idle_share"] <= 1 for v in shares for who in ("trainer", "sampler"))
 
@@ -189,7 +190,7 @@ def test_a_batch_survives_a_commit(tmp_path, start, stand_in):
     ("staleness", "at"),
     [
         pytest.param(2, ("rollout", 3), marks=pytest.mark.slow),
-        pytest.param(1, ("update", 2), marks=pytest.mark.slow),
+        pytest.param(1, ("update", 1), marks=pytest.mark.slow),
         pytest.param(3, ("credit", 1), marks=pytest.mark.slow),
     ],
 )

@@ -65,7 +65,7 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
         [*TURNS],
         [*TURNS, "presets=[gigpo]", "rlvr.rollout={kind: multi_turn, max_turns: 3}"],
         [*TURNS, "presets=[trloo]"],
-        [*TURNS, "presets=[seeupo]", "rlvr.rollout={kind: multi_turn, max_turns: 3}", "rlvr.mini_batches=2"],
+        [*TURNS, "presets=[seeupo]", "rlvr.rollout={kind: multi_turn, max_turns: 3}", "rlvr.mini_batches=2", "rlvr.group_size=8"],
         [*TURNS, "presets=[era]", "rlvr.rollout={kind: multi_turn, max_turns: 3}"],
         [
             *TURNS, "presets=[archer]", "rlvr.rollout={kind: multi_turn, max_turns: 3}",
@@ -79,9 +79,9 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
         [*TURNS, "presets=[spa]", "rlvr.rollout={kind: multi_turn, max_turns: 3}"],
         [*TURNS, "presets=[rebel]", "rlvr.rollout.max_turns=3", "rlvr.advantage.target_success=0.9"],
         [*TURNS, "presets=[activevln]", "rlvr.rollout={kind: multi_turn, max_turns: 3, tolerance: 1.5, regenerate: 1}"],
-        [*BRANCHES, "presets=[arpo]"],
+        [*BRANCHES, "presets=[arpo]", "rlvr.group_size=10"],
         [*TURNS, "presets=[epo]"],
-        [*TURNS, "rlvr.advantage=trloo", "rlvr.objective=turn_clip", "rlvr.mini_batches=2"],
+        [*TURNS, "rlvr.advantage=trloo", "rlvr.objective=turn_clip", "rlvr.mini_batches=2", "rlvr.group_size=8"],
         [*TURNS, "rlvr.shaping=[{kind: g_ra}]", "rlvr.advantage=gae", "rlvr.providers=[{kind: critic, learning_rate: 0.001}]"],
         [*BRANCHES, "rlvr.credit=[{kind: arpo_hard}]"],
         ["presets=[tree_grpo]", *TREES],
@@ -121,7 +121,13 @@ def test_critics_of_turns_and_their_episodes_survive_a_stop(tmp_path, lake, crit
 
 
 def test_a_progress_model_resumes_to_the_same_bytes_and_turns_say_whether_they_were_actions(tmp_path, lake):
-    more = [*TURNS, "presets=[spa]", "rlvr.rollout={kind: multi_turn, max_turns: 3}", "rlvr.sampling.temperature=2.0"]
+    more = [
+        *TURNS,
+        "presets=[spa]",
+        "rlvr.rollout={kind: multi_turn, max_turns: 3}",
+        "rlvr.sampling.temperature=1.5",
+        "rlvr.group_size=8",
+    ]
     for first in ("true", "false"):
         learner = f"{{kind: progress, learning_rate: 0.01, update_first: {first}}}"
         providers = f"rlvr.providers=[{learner}, {{kind: critic, at: turns, discount: 1.0, lam: 0.95}}]"

@@ -212,7 +212,7 @@ def test_t_ppo_trains_each_window_once_and_its_critic_on_rows_that_have_ended(tm
 def test_windows_that_are_carried_over_train_in_the_step_that_has_them(tmp_path, start):
     """They had no share in the loss: older weights than the step's drew them. Nothing trains twice, and only new tokens are compared."""
     carry = "rlvr.sampling_schedule={kind: dynamic_carry, max_draws: 2, max_age: 3}"
-    run = trainer(tmp_path, start, "presets=[t_ppo]", "rlvr.steps=9", "rlvr.prompts=2", carry)
+    run = trainer(tmp_path, start, "presets=[t_ppo]", "rlvr.steps=12", carry)
     _, rows, columns = run_watched(run)
     trained: dict[tuple[str, int, int], int] = {}
     carried = 0
