@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from pathlib import Path
 
 import hostile_folder
 import pytest
@@ -105,11 +106,11 @@ def test_what_it_has_to_show(whetstone, scripts, tmp_path):
         each["file"].startswith(installed) for each in listed
     )
     whetstone("new", "my.yaml", "--from", "gsm8k")
-    lines = (tmp_path / "my.yaml").read_text().splitlines()
-    assert "gsm8k" in lines[0] and lines[1:] == [
-        line.replace("recipes/gsm8k.yaml", "my.yaml")
-        for line in (shipped.FOLDER / "gsm8k.yaml").read_text().splitlines()
-    ]
+    editors, said, *rest = (tmp_path / "my.yaml").read_text().splitlines()
+    schema = Path(editors.partition("$schema=file://")[2])
+    assert schema.is_relative_to(installed) and schema.is_file() and "gsm8k" in said
+    shown = (shipped.FOLDER / "gsm8k.yaml").read_text().splitlines()[1:]
+    assert rest == [line.replace("recipes/gsm8k.yaml", "my.yaml") for line in shown]
     assert f"{len(preset_names())} presets" in whetstone("methods")
     code = "from flows import deploy; from pipelines.base.distribution import install_hint; print(deploy.names(), install_hint('gguf'))"
     told = whetstone("-c", code, program="python")

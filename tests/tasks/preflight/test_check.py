@@ -185,7 +185,7 @@ def test_all_problems_in_one_report(tmp_path, home):
     for number, words in refused.items():
         assert words in found[f"rlvr.reward_functions.{number}"], found
     assert "Did you mean 'palindrome_generation'?" in found["curate.sources.0"]
-    assert "llamma" in found["model.fresh"] and "9999 processes" in found["rlvr.processes"]
+    assert "llamma" in found["model.fresh.architecture"] and "9999 processes" in found["rlvr.processes"]
     assert "Did you mean 'palindromes'?" in found["evaluate.tasks.0"]  # decontamination reads the benchmarks
 
 
