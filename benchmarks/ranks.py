@@ -49,14 +49,17 @@ def run(recipe: Recipe, stage: str, folder: Path, done: dict[str, Artifact]) -> 
     command = [sys.executable, "-m", "pipelines.stage.launch", node.kind.module, str(work)]
     before = _traffic()
     peaks: dict[int, int] = {}
-    with subprocess.Popen(
-        command, env=process.environment_of(job), cwd=sides.ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
-    ) as launched:  # fmt: skip
+    with (
+        open(work / "log", "w") as log,
+        subprocess.Popen(
+            command, env=process.environment_of(job), cwd=sides.ROOT, stdout=subprocess.DEVNULL, stderr=log
+        ) as launched,
+    ):
         while launched.poll() is None:
             peaks |= _peaks(launched.pid)
             time.sleep(0.1)
-        if launched.returncode != 0:
-            raise RuntimeError(f"{' '.join(command)}\n{launched.stderr.read()[-3000:] if launched.stderr else ''}")
+    if launched.returncode != 0:
+        raise RuntimeError(f"{' '.join(command)}\n{(work / 'log').read_text()[-3000:]}")
     spool = [json.loads(line) for line in (work / "spool.jsonl").read_text().splitlines()]
     seconds = [line["values"]["time/step_s"] for line in spool if "time/step_s" in line.get("values", ())]
     ranks = sorted(peaks.values(), reverse=True)[: getattr(node.settings, "processes", 1)]

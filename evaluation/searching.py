@@ -20,8 +20,8 @@ from pipelines.base.errors import RecipeError
 from pipelines.contract.model_settings import Model
 from pipelines.contract.rollout import Completion
 from pipelines.contract.sampling import Sampling
+from pipelines.contract.streams import stream_id
 from pipelines.data.records import Problem
-from pipelines.engine.distribution import stream_id
 from pipelines.recipe.search import Search
 from pipelines.recipe.settings import Evaluate
 from pipelines.search.paths import Question

@@ -59,7 +59,7 @@ class Selection:
             for name in names:
                 if name is not None and name not in stages:
                     known = stages if name in SECTIONS or recipe.stages else SECTIONS
-                    raise RecipeError(f"{option} {name}: this recipe has no such stage", fix=did_you_mean(name, known))
+                    raise RecipeError(f"{option} {name}", "this recipe has no such stage", did_you_mean(name, known))
         chosen = [s for s in stages if self._between(recipe, s) and (not self.only or s in self.only)]
         if not chosen:
             raise RecipeError("--from, --until and --only leave no stage to run.")

@@ -30,7 +30,7 @@ class StageFailed(UserError):
     """A stage ended without its result.
 
     Args:
-        problem: what is wrong; `field`, `fix` and `problems` as for any error that a person can fix.
+        problem: what is wrong; `fix` and `problems` as for any error that a person can fix.
         exit_code: of the command line: 1, or 2 where the user must change something first.
         kind: the kind of the error that the stage left; `stage` where its process ended without one.
         signal: the one that has killed the process; None where none has.

@@ -261,7 +261,7 @@ def _run(
 
 def _under_its_name(error: BaseException, node: Node) -> BaseException:
     """What a stage's process says of its fields, which it knows by its kind, as said of the stage's name."""
-    if isinstance(error, process.StageFailed) and node.name != node.kind.name:
+    if isinstance(error, process.StageFailed):
         return error.moved(node.kind.name, node.name)
     return error
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -24,22 +25,39 @@ def start_stage(module: str, work: Path) -> subprocess.Popen:
     )  # fmt: skip
 
 
-def run_stages(module: str, works: Sequence[Path], ranks: int) -> None:
-    """Run stages one after the other in the same ranks, which spares them the imports."""
-    meeting = works[0] / "meeting"
-    started = []
-    for rank in range(ranks):
-        place = {"WORLD_SIZE": str(ranks), "RANK": str(rank), "WHETSTONE_STORE": f"file:{meeting}"}
-        env = toys.environment(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", **place)
-        command = [sys.executable, str(Path(__file__).with_name("stages_in_ranks.py")), module, *map(str, works)]
-        started.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env))
+def run_ranks(script: Path, arguments: Sequence[object], count: int, folder: Path) -> None:
+    """Run a script in ranks of its own, which meet in the folder as the launcher's ranks do; one that fails ends the others."""
+    folder.mkdir(parents=True, exist_ok=True)
+    started: list[subprocess.Popen] = []
     try:
-        for process in started:
-            _, said = process.communicate(timeout=900)
-            assert process.returncode == 0, said[-6000:]
+        for rank in range(count):
+            place = {
+                "WORLD_SIZE": str(count),
+                "RANK": str(rank),
+                "WHETSTONE_STORE": f"file:{folder / f'meeting{count}'}",
+            }
+            env = toys.environment(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", **place)
+            with open(folder / f"said{rank}", "w") as said:
+                started.append(
+                    subprocess.Popen([sys.executable, str(script), *map(str, arguments)], stderr=said, env=env)
+                )
+        until = time.monotonic() + 900
+        while any(process.poll() is None for process in started):
+            for rank, process in enumerate(started):
+                assert not process.returncode, (folder / f"said{rank}").read_text()[-6000:]
+            assert time.monotonic() < until, "the ranks take too long"
+            time.sleep(0.05)
+        for rank, process in enumerate(started):
+            assert process.returncode == 0, (folder / f"said{rank}").read_text()[-6000:]
     finally:
         for process in started:
             process.kill()
+            process.wait()
+
+
+def run_stages(module: str, works: Sequence[Path], ranks: int) -> None:
+    """Run stages one after the other in the same ranks, which spares them the imports."""
+    run_ranks(Path(__file__).with_name("stages_in_ranks.py"), [module, *works], ranks, works[0])
 
 
 def handed_on(work: Path) -> dict[str, Tensor]:

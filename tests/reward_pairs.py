@@ -9,12 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
 import toys
 import yaml
+from torch import Tensor
 
 from pipelines.contract.model_settings import Model
 from pipelines.curate.run import run as curate
 from pipelines.engine import models
+from pipelines.engine.answers import Answers
+from pipelines.engine.layout import best_layouts
+from pipelines.engine.reward_network import Places, RewardNetwork
 from pipelines.recipe.read import read_recipe
 from pipelines.reward_model.run import Trainer
 from pipelines.reward_model.settings import RewardModel
@@ -115,3 +120,23 @@ def recipe(tmp_path: Path, **fields: Any) -> Any:
     path = tmp_path / "rm.yaml"
     path.write_text(yaml.safe_dump({**body, "stages": stages}, sort_keys=False))
     return read_recipe(path)
+
+
+def scores(
+    network: RewardNetwork, answers: Answers, budget: int, *, text: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """Rewards of all rows, float32 [B, heads], and with `text` the log-probabilities (nats) of their answers, [B]."""
+    policy = network.policy
+    layouts = answers.layouts(budget, trees=policy.takes_masks, prefixes=policy.takes_prefixes)
+    scored = network.read_ends(answers, layouts, text=text)
+    return scored.rewards, scored.logps
+
+
+def scores_at(network: RewardNetwork, tokens: Tensor, places: Tensor, budget: int) -> Tensor:
+    """Rewards at the tokens that `places` marks, float32 [M, heads], row by row."""
+    rows, policy = Places.of(tokens, places), network.policy
+    layouts = best_layouts(
+        rows.tokens, rows.mask, torch.arange(len(tokens)), budget,
+        allow_trees=policy.takes_masks, allow_prefixes=policy.takes_prefixes,
+    )  # fmt: skip
+    return network.read_places(rows, layouts)

@@ -22,7 +22,7 @@ class Parser(argparse.ArgumentParser):
         from pipelines.base.errors import Problem, UserError
 
         if asks_for_json(sys.argv[1:]):
-            error = UserError(message, field=field, fix=fix or f"See `{self.prog} --help`.")
+            error = UserError(field, message, fix or f"See `{self.prog} --help`.")
             error.kind = "usage"
             self.exit(report(error, as_json=True))
         super().error(str(Problem(f"argument {field}" if field else "", message, fix)))

@@ -7,17 +7,22 @@ from pathlib import Path
 
 MODEL = "a run (its id, first characters or name; its last model), RUN/STAGE, or the model of an artifact (stage-key)"
 """Help of the argument that names a model."""
+GGUF_TYPES = ("f32", "f16", "bf16", "q8_0", "auto")
+"""What llama.cpp's converter writes."""
 
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
-    parser.add_argument("model", metavar="RUN[/STAGE]", help=MODEL)
+    add_model(parser)
     parser.add_argument("--to", type=Path, required=True, metavar="FOLDER", help="a new folder")
     parser.add_argument("--name", help="what the card calls the model; default: the folder's name")
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add the argument that names a model, and what is said of it and written beside it."""
+    parser.add_argument("model", metavar="RUN[/STAGE]", help=MODEL)
     parser.add_argument("--licence", metavar="NAME", help="the model's, for the card, such as apache-2.0")
-    parser.add_argument(
-        "--gguf", choices=("f32", "f16", "bf16", "q8_0", "auto"), help="also a GGUF file of this type, by llama.cpp"
-    )
+    parser.add_argument("--gguf", choices=GGUF_TYPES, help="also a GGUF file of this type, by llama.cpp")
 
 
 def command(arguments: argparse.Namespace) -> int:

@@ -95,7 +95,7 @@ def check_named(stages_of_runs: Sequence[dict[str, Any]], option: str, named: Se
     known = {stage for stages in stages_of_runs for stage in stages}
     for name in named:
         if name not in known:
-            raise UserError(f"{option} {name[:80]}: no stage of these runs is called so", fix=did_you_mean(name, known))
+            raise UserError(f"{option} {name[:80]}", "no stage of these runs is called so", did_you_mean(name, known))
 
 
 def curves_of(

@@ -46,7 +46,7 @@ def _plan(arguments: argparse.Namespace) -> int:
     from tasks.preflight import check as preflight
 
     if not arguments.memory and (arguments.limit or arguments.prompt_tokens):
-        raise UserError("--limit, --prompt-tokens: they say how --memory counts", fix="Add --memory.")
+        raise UserError("--limit, --prompt-tokens", "they say how --memory counts", "Add --memory.")
     prepared = selection.prepare(arguments, fetch=False)
     recipe = prepared.recipe
     if arguments.memory:

@@ -63,7 +63,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.refine:
         return refine(recipe, stage, arguments)
     if arguments.own or arguments.term:
-        raise UserError("--own, --term: they belong to --refine.")
+        raise UserError("--own, --term", "they belong to --refine.")
     judge = getattr(bind("rlvr.reward", recipe.node(stage).settings.reward).fn, "judge", None)
     if not isinstance(judge, PairwiseJudge):
         raise RecipeError(

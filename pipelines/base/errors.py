@@ -38,12 +38,12 @@ class Problem:
         return f"{text}{'' if text[-1:] in '.?!' else '.'} {self.fix}" if self.fix else text
 
     def moved(self, old: str, new: str) -> Problem:
-        """The same of another section: a field in `old` becomes one in `new`. What comes before the field (`--set `) stays.
+        """The same of another section: a field in `old` becomes one in `new`. An option before the field (`--set `) stays.
 
         >>> Problem("--set rlvr.steps", "no number").moved("rlvr", "short").field
         '--set short.steps'
         """
-        option, space, name = self.field.rpartition(" ")
+        option, space, name = self.field.partition(" ") if self.field.startswith("--") else ("", "", self.field)
         if not old or (name != old and not name.startswith(f"{old}.")):
             return self
         return replace(self, field=f"{option}{space}{new}{name[len(old) :]}")
@@ -59,8 +59,8 @@ class Problem:
     @classmethod
     def of_record(cls, record: Mapping[str, Any]) -> Problem:
         """What `record` gave, from a file that anything may have happened to."""
-        field, problem, fix = (str(record.get(name, "")) for name in ("field", "problem", "fix"))
-        return cls(field, problem, fix, record.get("reported") or {})
+        field, problem, fix, scope = (str(record.get(name, "")) for name in ("field", "problem", "fix", "scope"))
+        return cls(field, problem, fix, record.get("reported") or {}, scope)
 
 
 def kind_of(error: type[BaseException]) -> str:
@@ -77,8 +77,7 @@ class UserError(ValueError):
 
     Args:
         parts: the field, row or file, what is wrong with it, and, if there is one, the fix; or one part: what is wrong.
-        field: as the first of three parts.
-        fix: as the last of three parts; `field` and `fix` go with a single part.
+        fix: as the last of three parts.
         problems: the records, in place of all the others.
 
     >>> UserError("rlvr.steps", "-1 is below 1", "Choose 1 or more.").problems[0].fix
@@ -91,13 +90,12 @@ class UserError(ValueError):
     def __init_subclass__(cls) -> None:
         cls.kind = kind_of(cls)
 
-    def __init__(self, *parts: object, field: str = "", fix: str = "", problems: Iterable[Problem] = ()) -> None:
+    def __init__(self, *parts: object, fix: str = "", problems: Iterable[Problem] = ()) -> None:
         super().__init__(*parts)
-        texts = [str(part) for part in parts]
-        if len(texts) == 1:
-            texts = [field, *texts, fix]
-        name, text, advice = [*texts, "", "", ""][:3]
-        self.problems = [Problem(name, text, advice)] if texts else list(problems)
+        self.problems = list(problems)
+        if parts:
+            field, problem, *rest = map(str, parts if len(parts) > 1 else ("", *parts))
+            self.problems = [Problem(field, problem, rest[0] if rest else fix)]
 
     def __str__(self) -> str:
         return "\n".join(map(str, self.problems))

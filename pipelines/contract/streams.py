@@ -41,8 +41,7 @@ class Streams:
         import torch  # not above: reading a recipe imports this module
 
         if group not in self._generators:
-            seed = stream_id("group", *self.key, group) & (2**63 - 1)
-            self._generators[group] = torch.Generator().manual_seed(seed)
+            self._generators[group] = torch.Generator().manual_seed(seed_of("group", *self.key, group))
         return self._generators[group]
 
     def integer(self, group: int) -> int:
@@ -62,3 +61,23 @@ def stream_id(*parts: Any) -> int:
     """RNG stream id that depends on the parts only, int64."""
     hashed = hashlib.sha256(repr(parts).encode()).digest()
     return int.from_bytes(hashed[:8], "little", signed=True)
+
+
+def stream_ids(count: int, *parts: Any) -> list[int]:
+    """`stream_id(*parts, index)` for each index below `count`; what is common to them is hashed once.
+
+    >>> stream_ids(2, "sample", 5) == [stream_id("sample", 5, 0), stream_id("sample", 5, 1)]
+    True
+    """
+    common = hashlib.sha256((repr((*parts, 0)).removesuffix("0)")).encode())
+    ids = []
+    for index in range(count):
+        hashed = common.copy()
+        hashed.update(b"%d)" % index)
+        ids.append(int.from_bytes(hashed.digest()[:8], "little", signed=True))
+    return ids
+
+
+def seed_of(*parts: Any) -> int:
+    """As `stream_id`, from 0 to 2**63 - 1, for generators, of which some take no negative seed."""
+    return stream_id(*parts) & (2**63 - 1)

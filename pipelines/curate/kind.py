@@ -195,13 +195,13 @@ def _check_selection(node: Node, source: Source, field: str) -> None:
                 f"{value} is a value of completions that {source.path} does not give them",
                 f"Set {lacking[value]} in {source.path}.",
             )
-    writes = getattr(sampled.settings, "new_prompts", None) is not None
-    if writes != (source.select.kind == PROMPTS):
-        raise RecipeError(
-            f"{field}: {source.path} writes new prompts, and {source.select.kind} is about answers. Choose select: prompts."
-            if writes
-            else f"{field}: {source.path} answers problems. Give it `new_prompts: {{}}`, or choose another selection than prompts."
-        )
+    if getattr(sampled.settings, "new_prompts", None) is not None:
+        if source.select.kind != PROMPTS:
+            problem = f"{source.path} writes new prompts, and {source.select.kind} is about answers"
+            raise RecipeError(field, problem, "Choose select: prompts.")
+    elif source.select.kind == PROMPTS:
+        fix = "Give it `new_prompts: {}`, or choose another selection than prompts."
+        raise RecipeError(field, f"{source.path} answers problems", fix)
     plays = plays_episodes(sampled)
     if source.select.kind == STEPS and not plays and getattr(sampled.settings, "step_labels", None) is None:
         raise RecipeError(

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
-from pipelines.contract.streams import stream_id
+from pipelines.contract.streams import seed_of
 
 CHUNKS = {"cpu": 1 << 18, "cuda": 1 << 24}
 """Weights in float32 at a time: on a CPU what its caches hold, on a GPU enough to hide the launch of kernels."""
@@ -109,10 +109,8 @@ class RoundingAdamW(torch.optim.Optimizer):
         done = state["step"].to(weight.device)
         noise = torch.Generator(weight.device)
         chunk, place, passed = CHUNKS[weight.device.type], _start(weight), int(state["step"])
-        first = min(chunk - place % chunk, len(vectors[0]))  # chunks are those of the whole weight
-        sizes = [first, *[chunk] * ((len(vectors[0]) - first) // chunk)]
-        sizes += [len(vectors[0]) - sum(sizes)] if sum(sizes) < len(vectors[0]) else []
-        for parts in zip(*(t.split(sizes) for t in vectors), strict=True):
+        cuts = list(range(chunk - place % chunk, len(vectors[0]), chunk))  # chunks are those of the whole weight
+        for parts in zip(*(t.tensor_split(cuts) for t in vectors), strict=True):
             stored, gradient, *moments = parts
             value, step = stored.float(), done.clone()
             adamw(
@@ -121,7 +119,7 @@ class RoundingAdamW(torch.optim.Optimizer):
                 weight_decay=group["weight_decay"], eps=group["eps"], maximize=False,
             )  # fmt: skip
             if stored.dtype == torch.bfloat16:
-                noise.manual_seed(stream_id("rounding", passed, number, place // chunk) & (2**63 - 1))
+                noise.manual_seed(seed_of("rounding", passed, number, place // chunk))
                 drawn = min(chunk, weight.numel() - place // chunk * chunk)
                 round_stochastically(value, noise, drawn, skip=place % chunk)
             stored.copy_(value)

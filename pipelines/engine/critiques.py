@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from pipelines.contract.streams import stream_id
 from pipelines.data.records import Message
 from pipelines.engine import models
-from pipelines.engine.distribution import generator, stream_id
+from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
 
 if TYPE_CHECKING:

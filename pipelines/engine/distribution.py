@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
 from typing import Any
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from pipelines.contract.normalised_entropy import normalised_entropy
 from pipelines.contract.sampling import AdaptiveTemperature, Sampling
-from pipelines.contract.streams import stream_id
+from pipelines.contract.streams import seed_of
 
 
 def truncates(sampling: Sampling) -> bool:
@@ -273,20 +272,5 @@ def _shifted(bits: Tensor, places: int) -> Tensor:
 def generator(device: torch.device, *parts: int | str) -> torch.Generator:
     """A generator whose stream depends on the parts only (seed, step, RNG stream id): a resume needs no saved state."""
     stream = torch.Generator(device=device)
-    stream.manual_seed(stream_id(*parts) & (2**63 - 1))
+    stream.manual_seed(seed_of(*parts))
     return stream
-
-
-def stream_ids(count: int, *parts: Any) -> list[int]:
-    """`stream_id(*parts, index)` for each index below `count`; what is common to them is hashed once.
-
-    >>> stream_ids(2, "sample", 5) == [stream_id("sample", 5, 0), stream_id("sample", 5, 1)]
-    True
-    """
-    common = hashlib.sha256((repr((*parts, 0)).removesuffix("0)")).encode())
-    ids = []
-    for index in range(count):
-        hashed = common.copy()
-        hashed.update(b"%d)" % index)
-        ids.append(int.from_bytes(hashed.digest()[:8], "little", signed=True))
-    return ids

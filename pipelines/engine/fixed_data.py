@@ -83,16 +83,11 @@ class FixedDataLoop(Loop):
         self.optimizer = optimizer.make(model, self.settings.optimizer)
 
     def layouts(self, rows: Rows) -> list[Layout]:
-        """Layouts of all rows within the token budget; what rows share is computed once where it pays.
-
-        After a shared prefix each block runs twice, which blocks that are recomputed or sharded do not allow.
-        """
-        shares = getattr(self.settings, "share_prefixes", True)
-        prefixes = self.policy.takes_prefixes and self.world.size == 1 and not self.settings.gradient_checkpointing
+        """Layouts of all rows within the token budget; what rows share is computed once where it pays."""
+        every, budget = torch.arange(len(rows.tokens)), self.settings.micro_batch_tokens
         return best_layouts(
-            rows.tokens, rows.mask, torch.arange(len(rows.tokens)), self.settings.micro_batch_tokens,
-            allow_trees=shares and self.policy.takes_masks, allow_prefixes=shares and prefixes,
-        )  # fmt: skip
+            rows.tokens, rows.mask, every, budget, **self.policy.sharing(self.settings, self.world.size)
+        )
 
     def passes(
         self, parts: Iterable[Sequence[int]], rows_of: Callable[[Sequence[int]], R]

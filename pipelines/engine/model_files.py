@@ -156,9 +156,14 @@ def tensor_dtypes(path: Path) -> dict[str, str]:
     Raises:
         ModelError: the file is empty, truncated or corrupt.
     """
-    damaged = f"model.path: {path} cannot be read: {{}}. Copy the file again from where the model came from."
+
+    def damaged(why: object) -> ModelError:
+        return ModelError(
+            "model.path", f"{path} cannot be read: {why}", "Copy the file again from where the model came from."
+        )
+
     if path.stat().st_size == 0:
-        raise ModelError(damaged.format("it is empty"))
+        raise damaged("it is empty")
     if path.suffix == ".safetensors":
         from safetensors import SafetensorError, safe_open
 
@@ -166,16 +171,16 @@ def tensor_dtypes(path: Path) -> dict[str, str]:
             with safe_open(path, framework="pt") as tensors:
                 return {name: str(tensors.get_slice(name).get_dtype()) for name in tensors.keys()}  # noqa: SIM118
         except (SafetensorError, OSError) as error:
-            raise ModelError(damaged.format(error)) from None
+            raise damaged(error) from None
     import torch
 
     try:
         state = torch.load(path, map_location="meta", weights_only=True, mmap=zipfile.is_zipfile(path))
     except (RuntimeError, EOFError, pickle.UnpicklingError, OSError, IndexError, KeyError, ValueError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0][:200]
-        raise ModelError(damaged.format(first)) from None
+        raise damaged(first) from None
     if not isinstance(state, dict):
-        raise ModelError(damaged.format("it holds no dictionary of tensors"))
+        raise damaged("it holds no dictionary of tensors")
     return {str(name): str(tensor.dtype) for name, tensor in state.items() if isinstance(tensor, torch.Tensor)}
 
 

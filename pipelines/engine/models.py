@@ -117,7 +117,8 @@ def load_tokenizer(
         raise ModelError(
             "model.path",
             f"the tokenizer of {where} has no vocabulary; are its files there (tokenizer.json, or tokenizer.model, or vocab.json and "
-            "merges.txt)? Save the tokenizer beside the model.",
+            "merges.txt)?",
+            "Save the tokenizer beside the model.",
         )
     if model is not None and model.chat_template is not None:
         tokenizer.chat_template = template_text(model.chat_template)

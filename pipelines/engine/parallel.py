@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -66,6 +67,10 @@ class World:
         values: list[Any] = [None] * self.size
         dist.all_gather_object(values, value)
         return values
+
+    def gather_all(self, items: Iterable[Item]) -> list[Item]:
+        """The items of every process in one list, in the order of ranks; every process must call."""
+        return list(chain.from_iterable(self.gather(list(items))))
 
     def total(self, value: Number) -> Number:
         """The sum of a number, or of a tensor of one shape, over all processes, the same on each; every process must call."""

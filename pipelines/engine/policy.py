@@ -72,6 +72,16 @@ class Policy:
         self.scorer = Scorer(self)
         """The module every pass goes through, and that is sharded over several processes."""
 
+    def sharing(self, settings: Any, ranks: int = 1) -> dict[str, bool]:
+        """What `best_layouts` may lay out for training passes with a stage's `share_prefixes` and `gradient_checkpointing`.
+
+        After a shared prefix each block runs twice, which blocks that are recomputed or sharded do not allow.
+        """
+        return {
+            "allow_trees": self.takes_masks and getattr(settings, "share_prefixes", True),
+            "allow_prefixes": self.takes_prefixes and ranks == 1 and not settings.gradient_checkpointing,
+        }
+
     @property
     def layers(self) -> list[torch.nn.Module]:
         """The blocks of the decoder."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pipelines.contract.sampling import Sampling
 from pipelines.engine.answers import Answers
-from pipelines.engine.layout import Layout, best_layouts
+from pipelines.engine.layout import Layout
 from pipelines.engine.models import autocast
 from pipelines.engine.policy import Policy, hidden_states
 from pipelines.engine.user_latent import UserLatent
@@ -105,24 +105,13 @@ class RewardNetwork(torch.nn.Module):
             hidden = hidden_states(policy.decoder, layout, policy.device, policy.mask_form)
         return read(hidden)
 
-    def scores(
-        self, answers: Answers, budget: int, *, text: bool = False, prefixes: bool = True
-    ) -> tuple[Tensor, Tensor | None]:
-        """Rewards of all rows, float32 [B, heads], and with `text` the log-probabilities (nats) of their answers, [B]; on the CPU.
-
-        Gradients flow through both.
-        """
-        policy = self.policy
-        layouts = answers.layouts(budget, trees=policy.takes_masks, prefixes=prefixes and policy.takes_prefixes)
-        scored = self.read_ends(answers, layouts, text=text)
-        return scored.rewards, scored.logps
-
     def read_ends(
         self, answers: Answers, layouts: Iterable[Layout], *, text: bool = False, users: Latents | None = None
     ) -> Scored:
-        """`scores` by these layouts of all rows, a pass each.
+        """Rewards of all rows, float32 [B, heads], by layouts of all of them, a pass each; on the CPU, gradients flow.
 
         Args:
+            text: with the log-probabilities (nats) of the rows' answers, [B].
             users: whose latents the rows' rewards depend on.
         """
         count = len(answers.tokens)
@@ -159,22 +148,8 @@ class RewardNetwork(torch.nn.Module):
 
         return read
 
-    def scores_at(self, tokens: Tensor, places: Tensor, budget: int, *, prefixes: bool = True) -> Tensor:
-        """Rewards read at tokens within rows, float32 [M, heads] on the CPU, row by row; gradients flow.
-
-        Args:
-            tokens: int64 [B, T], padded on the right.
-            places: bool [B, T], the M tokens that are read; at least one in each row.
-        """
-        rows, policy = Places.of(tokens, places), self.policy
-        layouts = best_layouts(
-            rows.tokens, rows.mask, torch.arange(len(tokens)), budget,
-            allow_trees=policy.takes_masks, allow_prefixes=prefixes and policy.takes_prefixes,
-        )  # fmt: skip
-        return self.read_places(rows, layouts)
-
     def read_places(self, rows: Places, layouts: Iterable[Layout]) -> Tensor:
-        """`scores_at` by these layouts of all rows, a pass each."""
+        """Rewards at the places of all rows, float32 [M, heads], row by row, by layouts of all of them; on the CPU, gradients flow."""
         number = rows.mask.flatten().cumsum(0) - 1
         rewards = torch.zeros(int(rows.mask.sum()), self.heads.out_features)
         for layout in layouts:

@@ -164,7 +164,8 @@ def address(url: str | None, field: str) -> str:
     if not text.startswith(("http://", "https://")):
         raise UserError(
             f"{field}.url",
-            "where is the judge? Give the address of an OpenAI-compatible endpoint, such as http://localhost:8000/v1, here or in "
+            "where is the judge?",
+            "Give the address of an OpenAI-compatible endpoint, such as http://localhost:8000/v1, here or in "
             f"{URL_VARIABLE}.",
         )
     return text.rstrip("/")
@@ -179,5 +180,5 @@ def authorization(api_key_env: str | None, field: str) -> dict[str, str]:
     if api_key_env is None:
         return {}
     if not os.environ.get(api_key_env):
-        raise UserError(f"{field}.api_key_env", f"the environment has no {api_key_env}. export {api_key_env}=...")
+        raise UserError(f"{field}.api_key_env", f"the environment has no {api_key_env}", f"export {api_key_env}=...")
     return {"Authorization": f"Bearer {os.environ[api_key_env]}"}

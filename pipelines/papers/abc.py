@@ -14,10 +14,10 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import Column, PerToken, Phase
 from pipelines.contract.provider import Provider, ProviderContext
+from pipelines.rlvr.common.turn_rewards import check_reads
 
 COLUMNS = {
     "reward_attention": Column(
@@ -62,13 +62,7 @@ class reward_attention(Provider):
         self.passes = context.passes
         settings = context.model.model_copy(update={"attention": "eager", "chat_template": None})
         self.model = RewardScorer(self.path, settings, budget=self.passes.budget, field="rlvr.providers.model")
-        if not self.model.reads(context.scorer.tokenizer()):
-            raise RecipeError(
-                "rlvr.providers.model",
-                f"the reward model {self.path} has another tokenizer or chat template than the policy, so the policy's tokens are not "
-                "its own",
-                "Train it from a model of the same family.",
-            )
+        check_reads(self.model, context.scorer, "rlvr.providers.model", self.path)
 
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
         """`reward_attention` [B, T]; every process computes all rows."""

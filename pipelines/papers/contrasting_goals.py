@@ -61,7 +61,7 @@ class contrasting_goals(Reward):
             raise RecipeError(
                 f"{FIELD}.low",
                 f"{low} is not below high, which is {high}",
-                "Exchange them: the reward is scaled from low to high.",
+                "Set low below high: the reward is scaled from low to high.",
             )
         self.encoder, self.goals, self.weights, self.bounds = encoder, (wanted, unwanted), (alpha, beta), (low, high)
 

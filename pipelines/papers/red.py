@@ -19,6 +19,7 @@ from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerToken
 from pipelines.contract.provider import Provider, ProviderContext
+from pipelines.rlvr.common.turn_rewards import check_reads
 from pipelines.rlvr.ops import next_index
 
 
@@ -54,13 +55,7 @@ class reward_prefix(Provider):
                 f"{self.path} writes a critique before it scores, so a prefix of an answer has no score",
                 "Name a reward model without `critique`.",
             )
-        if not self.model.reads(context.scorer.tokenizer()):
-            raise RecipeError(
-                "rlvr.providers.model",
-                f"the reward model {self.path} has another tokenizer or chat template than the policy, so the policy's tokens are not "
-                "its own",
-                "Train it from a model of the same family.",
-            )
+        check_reads(self.model, context.scorer, "rlvr.providers.model", self.path)
 
     @torch.no_grad()
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:

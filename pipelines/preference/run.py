@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -87,26 +85,26 @@ class Trainer(FixedDataLoop):
         """Log-probabilities of the items' answers, and of those to other prompts, float32 [R]; NaN for the other rows."""
         self.model.eval()
         scored: list[tuple[list[int], Tensor]] = []
-        kinds = [partial(_answers, examples), partial(_unrelated, examples)][: 1 + bool(examples.unrelated)]
+        kinds = [_answers, _unrelated] if examples.unrelated else [_answers]
         done = 0
         for rows_of in kinds:
             for micro_batch, _ in self._passes_of(examples, items, rows_of):
-                scored.append((rows_of(micro_batch.items), self._log_probs(micro_batch).cpu()))
+                scored.append((rows_of(examples, micro_batch.items), self._log_probs(micro_batch).cpu()))
                 done += len(micro_batch.items) * self.world.size
                 progress = min(done // len(kinds), len(items))
                 self.report.progress(progress, len(items), f"reference log-probs of {split}", unit="item")
         scores = torch.full((len(examples.tokens),), float("nan"))
-        for rows, logp in chain.from_iterable(self.world.gather(scored)):
+        for rows, logp in self.world.gather_all(scored):
             scores[rows] = logp
         return scores
 
     def _passes_of(
-        self, examples: Examples, items: Sequence[int], rows_of: Callable[[Sequence[int]], list[int]]
+        self, examples: Examples, items: Sequence[int], rows_of: Callable[[Examples, Sequence[int]], list[int]]
     ) -> Iterator[tuple[Pass[Answers], bool]]:
         """This process's passes over rows of the items."""
         parts = passes(examples, items, self.settings.micro_batch_tokens)
         pad = self.tokenizer.pad_token_id
-        return self.passes(parts, lambda part: Answers.of(examples, rows_of(part), pad))
+        return self.passes(parts, lambda part: Answers.of(examples, rows_of(examples, part), pad))
 
     def _log_probs(self, micro_batch: Pass[Answers]) -> Tensor:
         """Log-probability of each answer, float32 [B], with gradient where it is enabled."""
@@ -160,7 +158,7 @@ class Trainer(FixedDataLoop):
         step = self._of_step(examples, items, reference)
         tally = measures.Tally(count=len(items), beta=float(self.loss.settings.get("beta", 1.0)), labels=self.labels)
         size = used = 0
-        for micro_batch, counts in self._passes_of(examples, items, partial(_answers, examples)):
+        for micro_batch, counts in self._passes_of(examples, items, _answers):
             columns = self._columns(examples, micro_batch.items, self._log_probs(micro_batch), reference) | step
             losses = self.loss(columns)
             sft = -measures.chosen(columns)[0].sum() / step["chosen_tokens"]
@@ -187,7 +185,7 @@ class Trainer(FixedDataLoop):
             assert reference is not None
             total = torch.zeros((), device=self.device)
             with torch.no_grad():
-                for micro_batch, counts in self._passes_of(examples, items, partial(_unrelated, examples)):
+                for micro_batch, counts in self._passes_of(examples, items, _unrelated):
                     before = reference[_unrelated(examples, micro_batch.items)].to(self.device)
                     total += (self._log_probs(micro_batch) - before).sum() * counts
             total = self.world.total(total).to(self.device)

@@ -85,8 +85,9 @@ def _check_needs(rl: s.Rlvr, bound: dict[str, Any], methods: list[Bound], provid
         lacking = [c for c in needs if (COLUMNS[c].part or COLUMNS[c].when is not None) and c not in available]
         if lacking:
             raise RecipeError(
-                f"{method.slot}: {method.name} needs {', '.join(lacking)}, which nothing here produces "
-                f"(the rollout is {bound['rollout'].name}). {COLUMNS[lacking[0]].hint}".rstrip()
+                method.slot,
+                f"{method.name} needs {', '.join(lacking)}, which nothing here produces (the rollout is {bound['rollout'].name}).",
+                COLUMNS[lacking[0]].hint,
             )
     for method in methods:
         _check_phases(method)

@@ -181,7 +181,9 @@ def _check_link(name: str, label: str, source: str, stages: dict[str, Stage]) ->
     if source not in stages:
         known = _making(takes, name, stages)
         raise RecipeError(
-            f"{name}.{label}: there is no stage called {source[:80]!r}. {did_you_mean(source[:80], known)} {kind.link_hint(label)}".rstrip()
+            f"{name}.{label}",
+            f"there is no stage called {source[:80]!r}",
+            f"{did_you_mean(source[:80], known)} {kind.link_hint(label)}".rstrip(),
         )
     makes = kind_named(stages[source].kind).makes
     if makes not in takes:

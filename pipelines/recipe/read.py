@@ -217,21 +217,12 @@ def _override_named(body: dict[str, Any], named: dict[str, Any], change: str) ->
         return
     fields = named[name]
     kind = str((fields or {}).get("kind"))
-
-    def apply(section: str) -> None:
-        holder = {section: fields}
-        apply_override(holder, f"{section}.{rest}")
-        named[name] = holder[section]
-
-    _in_words_of(name, kind, apply)
-
-
-def _in_words_of(name: str, kind: str, work: Any) -> Any:
-    """Do something with the fields of a stage; what it says of KIND.FIELD is said of NAME.FIELD."""
+    holder = {kind: fields}
     try:
-        return work(kind)
+        apply_override(holder, f"{kind}.{rest}")
     except RecipeError as error:
         raise error.moved(kind, name) from None
+    named[name] = holder[kind]
 
 
 def _plugins(body: dict[str, Any]) -> list[str]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Sequence
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -109,7 +108,7 @@ class Trainer(RewardTrainer):
         packed, _ = answers(rows, self.tokenizer.pad_token_id)
         own = list(self.model.ends(packed, (layout for layout, _ in self.world.share_evenly(self.layouts(packed)))))
         ends = torch.zeros(len(packed.tokens), self.model.heads.in_features)
-        for row, hidden in chain.from_iterable(self.world.gather(own)):
+        for row, hidden in self.world.gather_all(own):
             ends[row] = hidden
         return torch.stack(ends.to(self.device).chunk(2), 1)
 
@@ -204,7 +203,7 @@ class Trainer(RewardTrainer):
                 scores = self._scores(batch, micro_batch, context)
                 own.append((micro_batch.items, scores.columns))
                 cosine = scores.cosine
-        return Scores.of_columns(by_place(chain.from_iterable(self.world.gather(own)), len(batch)), cosine)
+        return Scores.of_columns(by_place(self.world.gather_all(own), len(batch)), cosine)
 
     def _columns(
         self,
@@ -262,7 +261,7 @@ class Trainer(RewardTrainer):
             (loss * self.world.size).backward()  # gradients are averaged over processes
             total += float(loss.detach())
             own.append((micro_batch.items, {"rewards": scores.columns["rewards"].detach()}))
-        scored = by_place(chain.from_iterable(self.world.gather(own)), len(batch))
+        scored = by_place(self.world.gather_all(own), len(batch))
         return self.world.total(total), Scores.of_columns(scored, None).rewards
 
     def _coupled(self, batch: Sequence[Tokens], indices: Sequence[int]) -> tuple[float, Tensor]:

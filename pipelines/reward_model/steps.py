@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -175,7 +174,7 @@ class StepTrainer(RewardTrainer):
     def _joined(self, batch: Sequence[Steps], own: Sequence[tuple[list[int], Tensor]]) -> Tensor:
         """The rewards of all processes' passes, answer by answer, float32 [N, heads]; each with its answers' places in the batch."""
         by_answer: dict[int, Tensor] = {}
-        for items, rewards in chain.from_iterable(self.world.gather(own)):
+        for items, rewards in self.world.gather_all(own):
             by_answer |= zip(items, rewards.split([len(batch[i].ends) for i in items]), strict=True)
         return torch.cat([by_answer[i] for i in range(len(batch))])
 

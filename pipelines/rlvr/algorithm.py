@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pipelines.contract.card import Bound
 from pipelines.contract.columns import Phase, phase_of
-from pipelines.contract.method import Composed, Method
+from pipelines.contract.method import Method
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_slots, bound_list, column_options
 from pipelines.rlvr.common.estimate import returns_to_go
@@ -95,13 +95,7 @@ class Update:
 
     def reward_crosses_groups(self) -> bool:
         """Whether a row's score may depend on rows of other groups."""
-
-        def crosses(part: Bound) -> bool:
-            return bool(part.card.crosses_groups) or (
-                isinstance(part.fn, Composed) and any(map(crosses, part.fn.parts()))
-            )
-
-        return crosses(self.reward)
+        return any(part.card.crosses_groups for part in (self.reward, *self.reward.fn.parts()))
 
     def column_options(self) -> dict[str, Any]:
         """Column → how it is to be made, as the parts ask for it."""

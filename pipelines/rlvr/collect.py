@@ -6,7 +6,6 @@ the trainer trains (`overlap.py`).
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -257,7 +256,7 @@ class Collector:
         together = self.update.reward_crosses_groups()
         if not together:
             self._score(rows)
-        rows = sorted(itertools.chain(*self.world.gather(rows)), key=lambda t: t.group)
+        rows = sorted(self.world.gather_all(rows), key=lambda t: t.group)
         if together:
             self._score(rows)
         return rows

@@ -336,7 +336,7 @@ class Learner:
 
     def _mismatch(self, compared: list[Tokens]) -> dict[str, float]:
         """The step's sampler-trainer mismatch over all processes, judged before the weights change."""
-        parts = [part for rank in self.world.gather(compared) for part in rank]
+        parts = self.world.gather_all(compared)
         metrics, warning = self.mismatch.judge(Tokens.join(parts)) if parts else ({}, None)
         if warning:
             self.report.event(warning)

@@ -41,12 +41,11 @@ class ForwardPasses:
             mask: bool [B, T], the tokens to score.
             rows: int64 [N], rows with a True in the mask.
         """
-        trees = self.policy.takes_masks and self.settings.share_prefixes
-        prefixes = self.policy.takes_prefixes and self.world.size == 1 and not self.settings.gradient_checkpointing
-        layouts = best_layouts(tokens, mask, rows, self.budget, allow_trees=trees, allow_prefixes=prefixes)
+        sharing = self.policy.sharing(self.settings, self.world.size)
+        layouts = best_layouts(tokens, mask, rows, self.budget, **sharing)
         if 0 < len(layouts) < self.world.size:
             smaller = max(1, sum(layout.size for layout in layouts) // self.world.size)
-            layouts = best_layouts(tokens, mask, rows, min(self.budget, smaller), allow_trees=trees)
+            layouts = best_layouts(tokens, mask, rows, min(self.budget, smaller), **sharing)
         return layouts
 
     def sharded(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[Layout]:
@@ -64,7 +63,7 @@ class ForwardPasses:
             scores = score(layout, tokens.flatten()[layout.target]).cpu()
             if not layout.repeat:
                 filled[layout.target] = scores.view(len(scores), -1)[:, :values]
-        filled = sum(self.world.gather(filled))  # type: ignore[assignment]  # all have zeros where others computed
+        filled = self.world.total(filled)  # all have zeros where others computed
         return filled.view(mask.shape) if values == 1 else filled.view(*mask.shape, values)
 
     def hidden_statistics(self, tokens: Tensor, mask: Tensor, statistics: HiddenStatistics) -> Tensor:

@@ -18,10 +18,11 @@ from pipelines.contract.episode import Episode, play_out
 from pipelines.contract.model_settings import Model
 from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest, Sampler
 from pipelines.contract.streams import Streams
+from pipelines.contract.streams import stream_ids as ids_of_streams
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import chat, dataset, samples
 from pipelines.data.records import UNSCORED, Problem, Stop
-from pipelines.engine import distribution, models
+from pipelines.engine import models
 from pipelines.engine.chat_model import ChatModel
 from pipelines.engine.distribution import generator
 from pipelines.engine.guided import with_base
@@ -122,7 +123,7 @@ def run(
 
 def stream_ids(seed: int, uid: str, count: int) -> list[int]:
     """RNG stream ids of the first `count` completions of a problem: int64."""
-    return distribution.stream_ids(count, "sample", seed, uid)
+    return ids_of_streams(count, "sample", seed, uid)
 
 
 @dataclass(eq=False)

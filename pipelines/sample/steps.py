@@ -11,10 +11,11 @@ from typing import Any
 from pipelines import verifiers
 from pipelines.base.files import write_atomic
 from pipelines.contract.model_settings import Model
+from pipelines.contract.streams import stream_ids
 from pipelines.data import chat, control, dataset, samples
 from pipelines.data.records import Stop
 from pipelines.data.steps import step_ends
-from pipelines.engine import distribution, models
+from pipelines.engine import models
 from pipelines.engine.distribution import generator
 from pipelines.sample.run import Drawer
 from pipelines.sample.settings import Sample
@@ -148,9 +149,7 @@ class _Labeller:
             generator(drawer.device, drawer.seed),
             entropy=False,
             streams=[
-                (stream, 0)
-                for uid, ids in prefixes
-                for stream in distribution.stream_ids(count, "continue", drawer.seed, uid, ids)
+                (stream, 0) for uid, ids in prefixes for stream in stream_ids(count, "continue", drawer.seed, uid, ids)
             ],
         )
         problems = [problem for row in prefixes.values() for problem in [dataset.from_row(row)] * count]

@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from pipelines.contract.sampling import Sampling
+from pipelines.contract.streams import stream_id
 from pipelines.data import chat
 from pipelines.data.records import Message, Stop
-from pipelines.engine.distribution import stream_id
 from pipelines.recipe.search import Hierarchy
 from pipelines.search.paths import Drawer, Path, Question, Slot
 from pipelines.search.scores import Score

@@ -9,8 +9,8 @@ import torch
 
 from pipelines.contract.rollout import Completion, Sampler
 from pipelines.contract.sampling import Sampling
+from pipelines.contract.streams import stream_ids
 from pipelines.data.records import Problem, Stop
-from pipelines.engine.distribution import stream_ids
 from pipelines.recipe.search import Beam, Particles, Search
 
 

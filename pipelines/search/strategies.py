@@ -12,9 +12,10 @@ import torch
 from pipelines.base.errors import RecipeError
 from pipelines.contract.rollout import Completion
 from pipelines.contract.sampling import Sampling
+from pipelines.contract.streams import stream_id
 from pipelines.data import chat
 from pipelines.data.records import Stop
-from pipelines.engine.distribution import stream_id, stream_points
+from pipelines.engine.distribution import stream_points
 from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.search import Beam, BestOfN, Hierarchy, Particles, Search
 from pipelines.search.hierarchy import Climber

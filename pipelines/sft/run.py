@@ -12,7 +12,7 @@ from torch import Tensor
 
 from pipelines.base.errors import DataError, did_you_mean
 from pipelines.contract.catalogue import bind
-from pipelines.contract.streams import stream_id
+from pipelines.contract.streams import seed_of
 from pipelines.data import dataset
 from pipelines.data.records import Problem
 from pipelines.engine.fixed_data import HELDOUT, Epochs, FixedDataLoop
@@ -225,7 +225,7 @@ class Trainer(FixedDataLoop):
         passes = micro_batches(self.documents, rows, self.settings.micro_batch_tokens)
         for number, ((layout, targets), counts) in enumerate(self.world.share_evenly(passes)):
             index = number * self.world.size + self.world.rank
-            torch.manual_seed(stream_id("dropout", self.seed, update, index) & (2**63 - 1))
+            torch.manual_seed(seed_of("dropout", self.seed, update, index))
             logp, _ = self.policy.score(layout, targets)
             losses = self.loss({"logp": logp, "logp_old": logp_old[number] if logp_old else None})
             if weights is not None:
@@ -268,5 +268,4 @@ class Trainer(FixedDataLoop):
             logp, _ = self.policy.score(layout, targets)
             total -= float(logp.sum()) * counts
             count += len(targets) * counts
-        parts = self.world.gather((total, count))
-        return sum(loss for loss, _ in parts) / max(1, sum(tokens for _, tokens in parts))
+        return self.world.total(total) / max(1, self.world.total(count))

@@ -21,8 +21,6 @@ CONVERTER = "convert_hf_to_gguf.py"
 """Of llama.cpp, in its source tree."""
 LLAMA_CPP = "LLAMA_CPP"
 """The environment variable that names that source tree."""
-GGUF_TYPES = ("f32", "f16", "bf16", "q8_0", "auto")
-"""What the converter writes."""
 
 
 def write(
@@ -33,7 +31,7 @@ def write(
     Args:
         to: the folder, which must not exist, or be empty.
         name: in the card; default: the folder's.
-        gguf: also a GGUF file of this type (`GGUF_TYPES`), made by llama.cpp.
+        gguf: also a GGUF file of this type, made by llama.cpp.
 
     Raises:
         UserError: the folder has something in it, cannot be made, or llama.cpp's converter is not there or fails.

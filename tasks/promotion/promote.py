@@ -231,9 +231,9 @@ def _rule(rule: Mapping[str, Any], pairs: Mapping[str, Pair], left_out: Mapping[
         guards = {task: rule["margin"] for task in pairs if task != primary}
     for option, task in (("--primary", primary), *(("--guard", g) for g in guards)):
         if task in left_out:
-            raise GateError(f"{option} {task}: {left_out[task]}.")
+            raise GateError(f"{option} {task}", f"{left_out[task]}.")
         if task not in pairs:
-            raise GateError(f"{option} {task}: both were not asked it, or not alike", fix=did_you_mean(task, pairs))
+            raise GateError(f"{option} {task}", "both were not asked it, or not alike", did_you_mean(task, pairs))
     return Rule(primary, dict(sorted(guards.items())), rule["alpha"], rule["looks"])
 
 

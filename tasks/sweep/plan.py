@@ -287,11 +287,10 @@ def _read_cells(sweep: Sweep, axes: Sequence[tuple[str, str]]) -> None:
         settings = [[text.partition("=")[0].strip() for text in c.overrides[len(sweep.common) :]] for c in several]
         if any(names.count(name) > 1 for names in settings):
             raise UserError(
-                f"{option} {name[:80]}: the sweep sets this field a second time, so these values would change nothing",
-                fix=(
-                    "Name a field once; --seeds chooses seeds, and a sweep decides itself on the steps of --tune and --split and on the "
-                    "models to score."
-                ),
+                f"{option} {name[:80]}",
+                "the sweep sets this field a second time, so these values would change nothing",
+                "Name a field once; --seeds chooses seeds, and a sweep decides itself on the steps of --tune and --split and on the "
+                "models to score.",
             )
     known: dict[str, str] = {}
     values = sweep.tune.values if sweep.tune else ("",)
@@ -329,7 +328,7 @@ def axis(text: str, option: str = "--set") -> tuple[str, list[str]]:
     """
     name, equals, rest = text.partition("=")
     if not equals or not name.strip():
-        raise UserError(f"{option} {text[:80]}: write it as field=value, or field=value1,value2 to compare values.")
+        raise UserError(f"{option} {text[:80]}", "write it as field=value, or field=value1,value2 to compare values.")
     values, depth, quote, start = [], 0, "", 0
     for at, letter in enumerate(rest):
         if quote:
@@ -345,12 +344,12 @@ def axis(text: str, option: str = "--set") -> tuple[str, list[str]]:
             start = at + 1
     values.append(rest[start:].strip())
     if len(values) > 1 and not all(values):
-        raise UserError(f"{option} {text[:80]}: a value between two commas is empty.")
+        raise UserError(f"{option} {text[:80]}", "a value between two commas is empty.")
     for value in values:
         yaml_text.parse(value, f"{option} {name.strip()[:80]}")
     repeated = [value for value in values if values.count(value) > 1]
     if repeated:
-        raise UserError(f"{option} {text[:80]}: the value {repeated[0]} is named twice.")
+        raise UserError(f"{option} {text[:80]}", f"the value {repeated[0]} is named twice.")
     return name.strip(), values
 
 

@@ -23,10 +23,10 @@ from tasks.process import StageFailed
         (RecipeError("rlvr.steps", "no value (e.g. None)", "See x."), ("recipe", "rlvr.steps", "See x.")),
         (RecipeError("a: sentence. It names nothing."), ("recipe", None, None)),
         (DataError("data/train.jsonl", "line 3 is no JSON"), ("data", "data/train.jsonl", None)),
-        (DataError("line 3 is no JSON", field="a: b.jsonl", fix="Mend it."), ("data", "a: b.jsonl", "Mend it.")),
+        (DataError("a: b.jsonl", "line 3 is no JSON", fix="Mend it."), ("data", "a: b.jsonl", "Mend it.")),
         (RecipeError("--set rlvr.stepz=3", "no such", "Did you mean 'steps'?"), ("recipe", "--set rlvr.stepz=3", "Did you mean 'steps'?")),
         (StageFailed("the stage ended with exit code 7"), ("stage", None, None)),
-        (StageFailed("bad", 2, "data", field="train.jsonl"), ("data", "train.jsonl", None)),
+        (StageFailed("", 2, "data", problems=[Problem("train.jsonl", "bad")]), ("data", "train.jsonl", None)),
         (KeyError("x: y. z"), ("key", None, None)),
     ],
 )  # fmt: skip

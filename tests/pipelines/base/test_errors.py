@@ -55,7 +55,7 @@ TEXT = st.text(max_size=12)
 
 @given(field=TEXT, problem=TEXT, fix=TEXT)
 def test_the_parts_of_an_error_are_those_that_it_was_given(field, problem, fix):
-    for error in (UserError(field, problem, fix), UserError(problem, field=field, fix=fix)):
+    for error in (UserError(field, problem, fix), UserError(field, problem, fix=fix)):
         assert error.problems == [Problem(field, problem, fix)]
         for again in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
             assert type(again) is UserError and again.problems == error.problems and str(again) == str(error)
@@ -82,6 +82,7 @@ def test_the_line_of_an_error(error, line):
     ("field", "moved"),
     [
         ("rlvr.steps", "short.steps"), ("rlvr", "short"), ("--set rlvr.steps", "--set short.steps"), ("rlvrs.steps", "rlvrs.steps"),
+        ("--set rlvr.sampling: temperature", "--set short.sampling: temperature"),
         ("model.rlvr.steps", "model.rlvr.steps"), ("", ""),
     ],
 )  # fmt: skip

@@ -18,8 +18,9 @@ from pipelines.stage.report import Report
 
 def main() -> None:
     torch.set_num_threads(1)
-    section, recipe, start, last, work = sys.argv[1], *map(Path, sys.argv[2:6])
-    read = read_recipe(recipe, sys.argv[6:])
+    section, recipe, start, last, work, *overrides = sys.argv[1:]
+    start, work = Path(start), Path(work)
+    read = read_recipe(recipe, overrides)
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     about = {"data": start / "data", "out": work / "out", "work": work, "seed": 0}
     about["report"] = Report(work / f"report{rank}", committed=True)
@@ -38,7 +39,7 @@ def main() -> None:
         made = SftTrainer(read.sft, read.model, **about)
     begun = made.weights.state()
     begun = {name: weight.clone() for name, weight in begun.items()}
-    made.ended = lambda steps: steps >= int(str(last))
+    made.ended = lambda steps: steps >= int(last)
     ended: dict = {}
     made.finish = lambda steps: ended.update(made.weights.state())  # before adapters are merged
     made.run()

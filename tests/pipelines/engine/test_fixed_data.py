@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from pipelines.engine.fixed_data import FixedDataLoop
 from pipelines.engine.parallel import World
+from pipelines.engine.policy import Policy
 from pipelines.preference.examples import Answers, Examples
 
 ITEMS = st.lists(
@@ -21,7 +22,8 @@ ITEMS = st.lists(
 def loop(world, budget, masks, checkpoints=False):
     made = FixedDataLoop.__new__(FixedDataLoop)
     made.world = world
-    made.policy = SimpleNamespace(takes_masks=masks, takes_prefixes=masks)
+    made.policy = Policy.__new__(Policy)
+    made.policy.takes_masks = made.policy.takes_prefixes = masks
     made.settings = SimpleNamespace(micro_batch_tokens=budget, gradient_checkpointing=checkpoints)
     return made
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import ranks
 import torch
 import toys
 from hypothesis import given
@@ -19,24 +18,6 @@ SCRIPT = Path(__file__).parent / "two_processes.py"
 
 
 CONTINUED = Path(__file__).parent / "ranks_run.py"
-
-
-def launch(processes, *arguments, folder, script=SCRIPT):
-    """The script in ranks of its own, which meet as the launcher's ranks do."""
-    folder.mkdir(parents=True, exist_ok=True)
-    ranks = []
-    for rank in range(processes):
-        place = {
-            "WORLD_SIZE": str(processes),
-            "RANK": str(rank),
-            "WHETSTONE_STORE": f"file:{folder / f'meeting{processes}'}",
-        }
-        command = [sys.executable, str(script), *map(str, arguments)]
-        env = toys.environment(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", **place)
-        ranks.append(subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=env))
-    for process in ranks:
-        _, said = process.communicate(timeout=240)
-        assert process.returncode == 0, said[:6000]
 
 
 @given(st.integers(0, 30), st.integers(1, 6))
@@ -88,7 +69,8 @@ def test_two_processes_give_the_gradient_of_one(tmp_path, start, more):
     torch.save((tokens, algorithm.assign_credit(made.update, batch)), tmp_path / "step.pt")
     found = []
     for processes in (1, 2):
-        launch(processes, recipe, start, tmp_path / "step.pt", tmp_path / str(processes), *overrides, folder=tmp_path)
+        arguments = [recipe, start, tmp_path / "step.pt", tmp_path / str(processes), *overrides]
+        ranks.run_ranks(SCRIPT, arguments, processes, tmp_path)
         found.append(torch.load(tmp_path / str(processes) / "result.pt", weights_only=False))
     one, two = found
     assert len(one["gradients"]) == len(two["gradients"]) >= 1
@@ -111,24 +93,20 @@ def test_two_processes_give_the_gradient_of_one(tmp_path, start, more):
 def test_a_stage_in_two_processes(tmp_path, start, more, mismatch):
     """The stage's own entry point in two ranks: metrics once, mismatch small, a model that loads."""
     work = toys.job(tmp_path / "w", start, "rlvr.processes=2", "rlvr.steps=3", *more)
-    done = subprocess.run(
-        [sys.executable, "-m", "pipelines.stage.launch", "pipelines.rlvr", work],
-        capture_output=True, text=True, timeout=240, env=toys.environment(OMP_NUM_THREADS="1"), check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr[:6000]
+    ranks.run_stage("pipelines.rlvr", work)
     lines = [line for line in toys.spool(work) if line["kind"] == "metrics"]
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert max(line["values"]["mismatch/max"] for line in lines) < mismatch
     assert (work / "out/model/model.safetensors").exists() and (work / "metrics.json").exists()
 
 
-def run_on(ranks, folder, section, recipe, start, overrides):
+def run_on(counts, folder, section, recipe, start, overrides):
     """A run in parts, each on so many ranks and two steps longer than the one before: rows of all steps, first and last weights."""
     (folder / "out").mkdir(parents=True)
     rows, begun = [], {}
-    for number, count in enumerate(ranks):
-        place, last = folder / f"part{number}", 8 if len(ranks) == 1 else 2 * (number + 1)
-        launch(count, section, recipe, start, last, folder, *overrides, folder=place, script=CONTINUED)
+    for number, count in enumerate(counts):
+        place, last = folder / f"part{number}", 8 if len(counts) == 1 else 2 * (number + 1)
+        ranks.run_ranks(CONTINUED, [section, recipe, start, last, folder, *overrides], count, place)
         part = torch.load(folder / f"up_to_{last}.pt", weights_only=False)
         assert part["start"] == 2 * number
         rows += part["rows"]

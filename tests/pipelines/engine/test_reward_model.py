@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import reward_pairs
 import torch
 import toys
 from hypothesis import given, settings
@@ -44,13 +45,13 @@ def saved(tmp_path, net, **about):
 @pytest.mark.parametrize("budget", [8, 10_000])
 def test_a_score_is_what_transformers_reads_at_the_last_token(tmp_path, family, budget):
     net = network(family)
-    scores, _ = net.scores(Answers.of(ROWS, STARTS, PAD), budget)
+    scores, _ = reward_pairs.scores(net, Answers.of(ROWS, STARTS, PAD), budget)
     torch.testing.assert_close(scores.detach(), classifier_scores(saved(tmp_path, net), ROWS), atol=2e-5, rtol=1e-4)
 
 
 def test_a_saved_model_scores_as_before(tmp_path):
     net = network(heads=3)
-    expected, _ = net.scores(Answers.of(ROWS, STARTS, PAD), 64)
+    expected, _ = reward_pairs.scores(net, Answers.of(ROWS, STARTS, PAD), 64)
     folder = saved(tmp_path, net)
     scorer = RewardScorer(folder, Model(path=str(folder)), budget=32, field="reward")
     torch.testing.assert_close(scorer.score(ROWS, STARTS), expected.detach(), atol=1e-5, rtol=1e-5)
@@ -89,7 +90,7 @@ def test_gradients_of_shared_rows_are_those_of_separate_ones():
     def gradients(budget, rows):
         net = network(text=True)
         for row, start in rows:
-            scores, logps = net.scores(Answers.of(row, start, PAD), budget, text=True)
+            scores, logps = reward_pairs.scores(net, Answers.of(row, start, PAD), budget, text=True)
             (scores.sum() * 2 + logps.sum()).backward()
         return {n: p.grad for n, p in net.named_parameters() if p.grad is not None}
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 import toys
 from reward_pairs import begin, job, pairs_file, recipe, trainer
+from reward_pairs import scores as scores_of
 
 from pipelines.base.errors import DataError, ModelError, RecipeError
 from pipelines.base.files import contents
@@ -106,7 +107,7 @@ def test_the_saved_language_model_is_the_trained_one(critiqued, tmp_path):
         assert [c.text for c in told] == [chat.completion_text(tokenizer, c.tokens) for c in drawn]
         assert len({c.text for c in told}) > 1, "sampled ones differ"
         rows = [[*ids, *c.tokens] for c in drawn]
-        scores, _ = net.scores(Answers.of(rows, [len(ids)] * 3, tokenizer.pad_token_id), 512)
+        scores, _ = scores_of(net, Answers.of(rows, [len(ids)] * 3, tokenizer.pad_token_id), 512)
         assert [c.score for c in told] == pytest.approx(scores.detach()[:, 0].tolist(), abs=1e-4)
 
 

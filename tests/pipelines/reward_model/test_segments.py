@@ -149,7 +149,9 @@ def test_a_soft_prior_is_what_a_loop_over_the_turns_says(played, tmp_path):
         for number, each in enumerate(batch):
             for side, name in enumerate(("chosen_prior", "rejected_prior")):
                 packed, _ = answers([each], run.tokenizer.pad_token_id)
-                rewards = run.model.scores(packed, 1024)[0][:, 0].split([len(p) for p in each.passages])[side]
+                rewards = reward_pairs.scores(run.model, packed, 1024)[0][:, 0].split([len(p) for p in each.passages])[
+                    side
+                ]
                 shares = torch.full_like(rewards, 1 / len(rewards))
                 if side == 0 and len(rewards) == 2:
                     shares = torch.tensor([0.25, 0.75])
@@ -307,7 +309,7 @@ def test_one_beginning_and_one_turn_is_what_a_pair_was(played, tmp_path):
     assert owner.tolist() == [0, 1, 2, 3] and one.starts[0] == one.starts[1]
     rewards = run._all_scores([one, two]).rewards
     assert torch.equal(rewards[0], rewards[1]) and torch.equal(rewards[2], rewards[3])
-    direct, _ = run.model.scores(packed, 1024)
+    direct, _ = reward_pairs.scores(run.model, packed, 1024)
     assert torch.equal(rewards, direct)
 
 

@@ -111,9 +111,9 @@ def test_rewards_within_a_row_are_those_of_its_prefixes(budget):
     places = torch.zeros(3, 9, dtype=torch.bool)
     for row, ends in enumerate([(2, 4, 8), (4,), (0, 6)]):
         places[row, list(ends)] = True
-    rewards = network.scores_at(tokens, places, budget)
+    rewards = reward_pairs.scores_at(network, tokens, places, budget)
     alone = [
-        network.scores(Answers.of([tokens[row, : end + 1].tolist()], [1], 0), 4096)[0]
+        reward_pairs.scores(network, Answers.of([tokens[row, : end + 1].tolist()], [1], 0), 4096)[0]
         for row, end in places.nonzero().tolist()
     ]
     torch.testing.assert_close(rewards, torch.cat(alone), atol=1e-5, rtol=1e-5)

@@ -10,9 +10,9 @@ import toys
 from pydantic import TypeAdapter, ValidationError
 
 from pipelines.contract.sampling import Sampling
+from pipelines.contract.streams import stream_id
 from pipelines.data import chat
 from pipelines.data.records import Problem
-from pipelines.engine.distribution import stream_id
 from pipelines.engine.models import train_tokenizer
 from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.search import Search

@@ -12,9 +12,9 @@ from pydantic import TypeAdapter
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.sampling import Sampling
+from pipelines.contract.streams import stream_id
 from pipelines.data import chat
 from pipelines.data.records import Stop
-from pipelines.engine.distribution import stream_id
 from pipelines.engine.models import train_tokenizer
 from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.search import Search
