@@ -12,6 +12,7 @@ environment.prepare()
 
 from prefect import flow, get_run_logger  # noqa: E402
 from prefect.artifacts import create_markdown_artifact  # noqa: E402
+from prefect.exceptions import FlowPauseTimeout  # noqa: E402
 from prefect.flow_runs import pause_flow_run  # noqa: E402
 from prefect.input import RunInput  # noqa: E402
 
@@ -47,6 +48,9 @@ def promote(
         ask: wait for a person before the alias moves.
         ask_hours: how long to wait; afterwards nothing is promoted.
         new_name: `name` may be one that is not registered yet.
+
+    Raises:
+        UserError: nobody answered in time.
     """
     from tasks.promotion.rule import rule_of
 
@@ -63,7 +67,10 @@ def promote(
     if ask:
         get_run_logger().info("waiting for a person to resume this run")
         form = Approval.with_initial_data(description=_markdown(evidence), promote=False)
-        answer = pause_flow_run(wait_for_input=form, timeout=int(ask_hours * 3600))
+        try:
+            answer = pause_flow_run(wait_for_input=form, timeout=int(ask_hours * 3600))
+        except FlowPauseTimeout:
+            raise UserError(f"nobody answered within {ask_hours:g} hours; nothing was promoted.") from None
         evidence["approved"], approved_by = answer.promote, answer.name or "somebody"
         evidence["approved_by"] = approved_by
         if not answer.promote:
@@ -89,16 +96,4 @@ def ask(run: str, name: str | None, rule: dict[str, Any], hours: float, new_name
     """
     api = environment.prefect_api() or ""
     print(f"a person is asked at {api.removesuffix('/api')} (runs, promote {run}, Resume)", file=sys.stderr, flush=True)
-    state = promote(run=run, name=name, rule=rule, ask=True, ask_hours=hours, new_name=new_name, return_state=True)
-    result = state.result(raise_on_failure=False)
-    if isinstance(result, UserError):
-        raise result
-    if isinstance(result, BaseException):
-        if (
-            "timed out" in str(result).lower()
-            or "Timeout" in type(result).__name__
-            or "Paused" in type(result).__name__
-        ):
-            raise UserError(f"nobody answered within {hours:g} hours; nothing was promoted.") from result
-        raise result
-    return result
+    return promote(run=run, name=name, rule=rule, ask=True, ask_hours=hours, new_name=new_name)

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.base.distribution import install_hint
-from pipelines.base.errors import DataError, RecipeError, did_you_mean
+from pipelines.base.errors import DataError, Problem, RecipeError, did_you_mean
 from pipelines.tools import corpora as corpora_folder
 from pipelines.tools.passage import Passage
 
 GENERATED = "generated:"
-MISSING = f"search needs the library bm25s; run {install_hint('search')}"
+MISSING = Problem("", "search needs the library bm25s", f"Run: {install_hint('search')}")
 WORDS = r"(?u)\b\w+\b"
 """What counts as a word: single letters and digits too."""
 
@@ -42,7 +42,7 @@ class Retriever:
         try:
             import bm25s
         except ImportError:
-            raise RecipeError(f"{MISSING}.") from None
+            raise RecipeError(problems=[MISSING]) from None
         self.passages = sorted(passages, key=lambda passage: passage.id)
         self._places = {passage.id: place for place, passage in enumerate(self.passages)}
         if not self.passages:
@@ -169,16 +169,17 @@ def corpora(settings: Any) -> Iterator[str]:
         yield from corpora(inner)
 
 
-def refusal(corpus: str) -> str:
-    """Why a corpus cannot be searched, as far as that is known without reading it; empty where it can."""
+def refusal(corpus: str) -> Problem | None:
+    """Why a corpus cannot be searched, as far as that is known without reading it; None where it can."""
     if importlib.util.find_spec("bm25s") is None:
         return MISSING
     if corpus.startswith(GENERATED):
-        return ""
+        return None
     path = Path(corpus).expanduser()
+    fix = "Name a text file with a passage a line, or a .jsonl file of objects with `id` and `text`."
     if "\0" in corpus or not path.is_file():
-        return f"no corpus at {corpus[:200]}"
-    return "" if os.access(path, os.R_OK) else f"the corpus {corpus[:200]} may not be read"
+        return Problem("", f"no corpus at {corpus[:200]}", fix)
+    return None if os.access(path, os.R_OK) else Problem("", f"the corpus {corpus[:200]} may not be read", fix)
 
 
 def _passage(line: str, default_id: str, number: int, file: Path) -> Passage:

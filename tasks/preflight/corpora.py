@@ -11,16 +11,13 @@ from pipelines.recipe.slots import terms_of
 from pipelines.recipe.stage_kind import DATA, SCORES, Node
 from pipelines.tools import retrieval
 
-FIX = "Name a text file with a passage a line, or a .jsonl file of objects with `id` and `text`."
-
 
 def problems(node: Node) -> Iterator[Problem]:
     """Corpora of a stage's settings that cannot be searched."""
     for field, settings in _places(node):
         for corpus in dict.fromkeys(retrieval.corpora(settings)):
-            text = retrieval.refusal(corpus)
-            if text:
-                yield Problem(field, text, "" if text == retrieval.MISSING else FIX)
+            if problem := retrieval.refusal(corpus):
+                yield problem.inside(field)
 
 
 def _places(node: Node) -> Iterator[tuple[str, Any]]:

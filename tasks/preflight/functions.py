@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from pipelines.data.records import Problem, Role, Stop, Trajectory
+from tasks.preflight import data as preflight_data
 
 NAMED = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 ROWS, ROWS_READ = 2, 1000
@@ -21,10 +23,9 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     from pipelines.rlvr.scoring import load_function
 
     function = load_function(question["name"], question["field"])
-    problem = _refusal(function, question)
-    if not problem and question.get("sources"):
-        problem = _called(function, question)
-    return {"problem": problem} if problem else {}
+    if problem := _refusal(function, question):
+        return {"problem": problem}
+    return _called(function, question) if question.get("sources") else {}
 
 
 def _refusal(function: Any, question: dict[str, Any]) -> str:
@@ -56,7 +57,7 @@ def _refusal(function: Any, question: dict[str, Any]) -> str:
     return ""
 
 
-def _called(function: Any, question: dict[str, Any]) -> str:
+def _called(function: Any, question: dict[str, Any]) -> dict[str, Any]:
     """What is wrong when a reward function scores a right and a wrong answer to the first records; empty where nothing is."""
     from pipelines.base.errors import RecipeError
     from pipelines.rlvr import function_keywords, scoring
@@ -70,10 +71,11 @@ def _called(function: Any, question: dict[str, Any]) -> str:
             scoring.values_of(question["name"], function, rows, problems, timeout_s=timeout_s)
     except RecipeError as error:
         if isinstance(error, scoring.FunctionTimeout) and timeout_s != limit:
-            return ""
-        text = str(error.moved("rlvr.reward_functions", ""))
-        return f"{text} It was called with {len(rows)} answers to the first {len(problems)} records."
-    return ""
+            return {}
+        called = f"It was called with {len(rows)} answers to the first {len(problems)} records."
+        error.problems = [replace(told, fix=f"{told.fix} {called}".lstrip()) for told in error.problems]
+        return preflight_data.refusal(error.moved("rlvr.reward_functions", ""))
+    return {}
 
 
 def _first_records(sources: list[dict[str, Any]]) -> Iterator[Problem]:

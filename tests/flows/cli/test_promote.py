@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import databases
 import homes
@@ -61,8 +60,7 @@ def test_a_run_is_needed_and_a_server_for_asking(home):
 
 @pytest.mark.slow
 @pytest.mark.server
-@pytest.mark.parametrize("says_yes", [True, False])
-def test_a_person_is_asked(home, tmp_path, says_yes):
+def test_a_person_is_asked(home, tmp_path):
     """The run pauses with the evidence; the alias moves only when somebody resumes it with promote=True."""
     from tasks.tracking import registry as tracking_registry
 
@@ -73,10 +71,9 @@ def test_a_person_is_asked(home, tmp_path, says_yes):
         "PREFECT_HOME": str(tmp_path / "prefect"), "PREFECT_API_URL": api, "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
         "DO_NOT_TRACK": "true", "WHETSTONE_HOME": str(home), "PYTHONPATH": str(toys.ROOT), "PREFECT_SERVER_API_PORT": str(port),
     }  # fmt: skip
-    server = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
-    databases.prefect(tmp_path / "prefect")
-    with servers.running(server, tmp_path / "server.log", api + "/health", **env):
-        command = [sys.executable, "-m", "flows.cli.main", "promote", better, "--ask", "--json"]
+    command = [sys.executable, "-m", "flows.cli.main", "promote", better, "--ask", "--json"]
+
+    def asked(says_yes):
         with open(tmp_path / "out", "w") as out, open(tmp_path / "err", "w") as err:
             asking = subprocess.Popen(command, env={**os.environ, **env}, stdout=out, stderr=err, cwd=toys.ROOT)
         answer = ["-c", RESUME, json.dumps({"promote": says_yes, "name": "a tester"})]
@@ -87,14 +84,19 @@ def test_a_person_is_asked(home, tmp_path, says_yes):
                 break
             assert tracking_registry.champion("demo") is None, "nothing moves before the answer"
             time.sleep(1)
-        code = asking.wait(timeout=120)
-    text = Path(tmp_path / "err").read_text()[-3000:]
-    assert code == (0 if says_yes else 1), text
+        return asking.wait(timeout=120), (tmp_path / "err").read_text()[-3000:]
+
+    server = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
+    databases.prefect(tmp_path / "prefect")
+    with servers.running(server, tmp_path / "server.log", api + "/health", **env):
+        late = toys.whetstone(*command[3:], "--ask-hours", "0.001", home=home, check=False, **env)
+        assert late.returncode == 2 and "nobody answered within 0.001 hours" in late.stderr, late.stderr[-3000:]
+        code, text = asked(says_yes=False)
+        assert code == 1 and tracking_registry.champion("demo") is None, text
+        code, text = asked(says_yes=True)
     champion = tracking_registry.champion("demo")
-    if says_yes:
-        assert champion is not None and champion[1]["whetstone.approved_by"] == "a tester"
-    else:
-        assert champion is None
+    assert code == 0 and champion is not None, text
+    assert champion[1]["whetstone.approved_by"] == "a tester"
 
 
 RESUME = """
