@@ -16,6 +16,7 @@ from typing import Any
 from evaluation import plots
 from pipelines.base.files import REPORT, read_json, read_object, write_atomic
 from pipelines.base.secrets import redact
+from pipelines.recipe import references
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.stage_kind import BASE, DATA, MODEL, Node
 from pipelines.stage.report import HANDED_ON, PROGRESS, SPOOL, lines_of
@@ -361,7 +362,8 @@ def job_of(node: Node, done: dict[str, Artifact]) -> dict[str, Any]:
         "threads": recipe.threads,
         "sandbox": recipe.sandbox,
         "plugins": [
-            str(Path(name).expanduser().resolve()) if name.endswith(".py") else name for name in recipe.plugins
+            *(str(Path(name).expanduser().resolve()) if name.endswith(".py") else name for name in recipe.plugins),
+            *references.of(recipe.nodes()),
         ],
         "computes": keys.node_reads(recipe, node.name).computes,
         "inputs": {label: str(done[s].path) for label, s in node.inputs.items()},

@@ -77,7 +77,7 @@ def _brought(named: str) -> list[tuple[str, str]]:
             (slot, name)
             for slot, origins in plugins.origins().items()
             for name, origin in origins.items()
-            if named in (origin.plugin, origin.distribution)
+            if named in (origin.plugin, origin.distribution, f"{slot}={name}")
         ]
 
     brought = parts()

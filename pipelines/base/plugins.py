@@ -9,6 +9,9 @@ may bring `EXAMPLES`, rows that it is tested on before a run). The module in whi
 name → `Column`). A package registers its module under the entry point group `whetstone.plugins`; a single file or an importable
 module is named by a recipe (`plugins: [my_method.py]`). The project's own `pipelines.papers` is such a plug-in, and nothing else in
 the project imports it.
+
+A recipe may also say where a single part is, in place of its name (`advantage: ./my_method.py:half`); its reader then names the plug-in
+`rlvr.advantage=./my_method.py:half` (`pipelines/recipe/references.py`), which needs no table.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import hashlib
 import importlib
 import importlib.metadata
 import importlib.util
+import re
 import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -25,15 +29,28 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pipelines.base.errors import UserError
+from pipelines.base.errors import UserError, did_you_mean
 from pipelines.base.project import ROOT
-from pipelines.base.user_modules import NameTaken, import_named, search_working_folder
+from pipelines.base.user_modules import NameTaken, import_named, raised_at, search_working_folder
 
 GROUP = "whetstone.plugins"
 WITHOUT_CARD = ("environments", "verifiers", "curate.self_supervised")
 """Slots whose parts are no methods: modules, and functions that make problems of texts."""
+MODULES = {"environments": "World", "verifiers": "verify"}
+"""Slots whose parts are modules → what such a module defines."""
+REFERENCE = re.compile(r"(?P<where>[^=:]+\.py|[A-Za-z_][\w.]*(?=:))(:(?P<attribute>[A-Za-z_]\w*))?")
+"""Where a part is: `FILE.py`, `FILE.py:NAME` or `MODULE:NAME`."""
 _named: dict[str, ModuleType] = {}
-"""The plug-ins that this process's recipe names: as the recipe spells them → module."""
+"""The plug-ins that this process's recipe names: as the recipe spells them, or `SLOT=REFERENCE` → module."""
+
+
+def is_reference(name: str) -> bool:
+    """Whether a name says where a part is, instead of what it is called.
+
+    >>> [is_reference(name) for name in ("grpo", "./my.py", "my.py:half", "my_package.methods:half", "http://x", "a:b:c")]
+    [False, True, True, True, False, False]
+    """
+    return REFERENCE.fullmatch(name) is not None
 
 
 @dataclass(frozen=True)
@@ -58,14 +75,15 @@ def activate(named: Iterable[str]) -> None:
     """Load the plug-ins that a recipe names. Those of an earlier recipe stay.
 
     Args:
-        named: paths of `.py` files, or dotted names of modules.
+        named: paths of `.py` files, dotted names of modules, or `SLOT=REFERENCE`.
 
     Raises:
-        UserError: one is not there, fails when it is imported, has no table `PARTS`, or names a method that is there already.
+        UserError: one is not there, fails when it is imported, has no table `PARTS`, or names a method that is there already;
+            or a file or module lacks the part that a reference names.
     """
     for name in named:
         if name not in _named:
-            _named[name] = _import(name)
+            _named[name] = _import(_where(name))
             origins.cache_clear()
             try:
                 origins()
@@ -101,6 +119,11 @@ def origins() -> dict[str, dict[str, Origin]]:
     """
     table: dict[str, dict[str, Origin]] = {}
     for plugin, module, distribution in _modules():
+        slot, equals, reference = plugin.partition("=")
+        if equals:  # all is known of it: it clashes with nothing, as no name of a method is a reference
+            part = _referenced(module, slot, reference)
+            table.setdefault(slot, {})[reference] = _origin(_where(plugin), module, part, distribution)
+            continue
         for slot, methods in _table(module, plugin).items():
             for name, target in methods.items():
                 if name in core_names(slot):
@@ -153,6 +176,49 @@ def _table(module: ModuleType, plugin: str) -> Mapping[str, Mapping[str, Any]]:
     return table
 
 
+def _where(plugin: str) -> str:
+    """The file or module of a plug-in, as the recipe spells it."""
+    reference = REFERENCE.fullmatch(plugin.partition("=")[2])
+    return plugin if reference is None else reference["where"]
+
+
+def _referenced(module: ModuleType, slot: str, reference: str) -> Any:
+    """The part that a reference names.
+
+    Raises:
+        UserError: the module lacks it, or it is not said which of several methods is meant.
+    """
+    where, attribute = _where(f"{slot}={reference}"), REFERENCE.fullmatch(reference)["attribute"]  # type: ignore[index]
+    if slot in MODULES:
+        needed = attribute or MODULES[slot]
+        if not hasattr(module, needed):
+            raise UserError("plugins", f"{where} has no {needed}", f"Define {needed} there (docs/plugins.md).")
+        return module
+    if attribute is not None:
+        if not hasattr(module, attribute):
+            raise UserError("plugins", f"{where} has no {attribute}", did_you_mean(attribute, _public(module)))
+        return getattr(module, attribute)
+    methods = [name for name in _public(module) if hasattr(getattr(module, name), "card")]
+    if len(methods) != 1:
+        raise UserError(
+            "plugins",
+            f"{where} has {len(methods)} methods" + (f": {', '.join(methods)}" if methods else ""),
+            f"Say which one, such as {where}:{methods[0]}."
+            if methods
+            else "Decorate it with @method (docs/plugins.md).",
+        )
+    return getattr(module, methods[0])
+
+
+def _public(module: ModuleType) -> list[str]:
+    """The names that a module defines itself."""
+    return [
+        name
+        for name, value in vars(module).items()
+        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
+    ]
+
+
 def _import(name: str) -> ModuleType:
     path = Path(name).expanduser()
     try:
@@ -171,7 +237,8 @@ def _import(name: str) -> ModuleType:
             raise UserError("plugins", f"there is no module {name!r}", "Install it, or name a .py file.") from None
         raise UserError("plugins", f"{name} imports {error.name}, which is not installed.") from error
     except Exception as error:
-        raise UserError("plugins", f"{name} fails when it is imported: {type(error).__name__}: {error}.") from error
+        text = f"{name} fails when it is imported: {type(error).__name__}: {error} ({raised_at(error)})"
+        raise UserError("plugins", text, "Mend it there.") from error
 
 
 def _of_file(path: Path) -> ModuleType:

@@ -74,26 +74,32 @@ def load(slot: str, name: str, field: str | None = None) -> Callable:
         field: where the recipe names it, for messages; default: the slot.
 
     Raises:
-        RecipeError: no method of that name in the slot.
-        TypeError: the method asks for something that is not a column, or lacks the base class of its slot.
+        RecipeError: no method of that name in the slot; or one of the user's asks for something that is not a column, or lacks a card or the
+            base class of its slot.
+        TypeError: one of the project's own does.
     """
     where = origin(slot, name)
     if where is None:
         raise RecipeError(field or slot, f"no method called {name!r}", did_you_mean(name, names(slot)))
     fn = where.load()
-    file = f"{slot}/{name}.py" if not where.plugin else f"{where.plugin}: {slot}: {name}"
+
+    def refused(problem: str, fix: str = "") -> Exception:
+        if where.plugin and not where.module.startswith("pipelines."):
+            return RecipeError(field or slot, f"{where.plugin}: {problem}", fix)
+        return TypeError(f"{slot}/{name}.py: {problem}. {fix}")
+
     if not isinstance(getattr(fn, "card", None), Card):
-        raise TypeError(
-            f"{file}: {where.attribute} has no card; decorate it with @method(paper=..., title=..., checked=...)"
-        )
+        raise refused(f"{where.attribute} has no card", "Decorate it with @method(paper=..., title=..., checked=...).")
     if where.plugin:
         register(getattr(sys.modules[fn.__module__], "COLUMNS", {}), where.plugin)
     base = BASES.get(slot, Method if inspect.isclass(fn) else None)
     if base is not None and not (inspect.isclass(fn) and issubclass(fn, base)):
-        raise TypeError(f"{file}: {where.attribute} must be a class that inherits from {base.__name__}")
+        raise refused(f"{where.attribute} must be a class that inherits from {base.__name__}")
     for column in (*needs(fn), *card(fn).makes):
         if column not in columns_of(slot):
-            raise TypeError(f"{file}: {column!r} is not a column; see pipelines/contract/columns.py")
+            raise refused(
+                f"{where.attribute} reads {column!r}, which is no column", did_you_mean(column, columns_of(slot))
+            )
     return fn
 
 

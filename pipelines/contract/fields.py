@@ -10,6 +10,8 @@ from typing import Annotated, Any, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
+from pipelines.base.plugins import is_reference
+
 LARGEST = 10**12
 """No number in a recipe is larger, seeds apart."""
 LARGEST_SEED = 2**63 - 1
@@ -32,6 +34,10 @@ def _label(value: str) -> str:
     return value
 
 
+def _part(value: str) -> str:
+    return value if is_reference(value) else _label(value)
+
+
 def _day(value: Any) -> str:
     return str(value if isinstance(value, date) else date.fromisoformat(str(value)))
 
@@ -40,6 +46,8 @@ Line = Annotated[str, Field(max_length=4096), AfterValidator(_line)]
 """Text of one line that is not empty: paths, names of other people's things."""
 Label = Annotated[str, AfterValidator(_label)]
 """A name that may become part of a file's name: splits, benchmarks."""
+PartName = Annotated[str, AfterValidator(_part)]
+"""What a verifier or environment is called, or where it is: `FILE.py` or `MODULE:NAME`."""
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 Day = Annotated[str, BeforeValidator(_day)]
 """`2025-01-01`."""

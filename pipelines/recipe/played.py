@@ -6,13 +6,13 @@ from typing import Any
 
 from pydantic import Field
 
-from pipelines.contract.fields import Label, Seed, Settings
+from pipelines.contract.fields import PartName, Seed, Settings
 
 
 class PlayedTask(Settings):
     """Episodes in an environment; the success rate is avg@k."""
 
-    task: Label
+    task: PartName
     """An environment's name."""
     size: int = Field(100, ge=1, le=10_000_000)
     """Problems."""

@@ -14,8 +14,8 @@ from pipelines.base.project import resource
 from pipelines.base.secrets import secrets_in
 from pipelines.contract.fields import Label, Line, Seed, Strict
 from pipelines.contract.model_settings import Model
+from pipelines.recipe import references, shipped, yaml_text
 from pipelines.recipe import settings as s
-from pipelines.recipe import shipped, yaml_text
 from pipelines.recipe.explain import cut as _cut
 from pipelines.recipe.explain import explain
 from pipelines.recipe.explain import shown as _shown
@@ -108,6 +108,7 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
         _read_named(body, named, merged, changes)
     else:
         _read_sections(body, merged, changes)
+    references.activate(_sections(body))
     for field, secret in secrets_in(body):
         raise RecipeError(
             field,
@@ -123,6 +124,14 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
             "curate", "this field is required", "Add the section, or name the recipe's stages in `stages`."
         )
     return recipe.model_copy(update={"stages": arranged(recipe.stages)}) if recipe.stages else _unlinked(recipe)
+
+
+def _sections(body: dict[str, Any]) -> dict[str, tuple[str, Any]]:
+    """The name of each stage → its kind and its fields, as they are written."""
+    named = body.get("stages") or {
+        name: {"kind": name, **body[name]} for name in SECTIONS if isinstance(body.get(name), dict)
+    }
+    return {name: (str(fields.get("kind")), fields) for name, fields in named.items() if isinstance(fields, dict)}
 
 
 def _unlinked(recipe: Recipe) -> Recipe:
@@ -259,12 +268,26 @@ def preset_names() -> list[str]:
 
 
 def read_preset(name: str) -> dict[str, Any]:
-    """The `rlvr` fields that a preset sets: one file is one paper."""
-    known = preset_names()
-    if name not in known:
-        raise RecipeError("presets", f"no preset called {_shown(name)}", did_you_mean(name[:120], known))
-    path = PRESETS / f"{name}.yaml"
+    """The `rlvr` fields that a preset sets: one file is one paper.
+
+    Args:
+        name: of one of the project's, or the path of a YAML file of one's own (`./my_preset.yaml`).
+    """
+    if name.endswith((".yaml", ".yml")):
+        path = Path(name).expanduser()
+        if not path.is_file():
+            raise RecipeError(
+                "presets", f"there is no file {_shown(name)}", "Paths are relative to the working folder."
+            )
+    else:
+        path, known = PRESETS / f"{name}.yaml", preset_names()
+        if name not in known:
+            raise RecipeError("presets", f"no preset called {_shown(name)}", did_you_mean(name[:120], known))
     body = yaml_text.load(path)
+    if "rlvr" in body:
+        raise RecipeError(
+            "presets", f"{_shown(name)} has a section rlvr", "A preset has that section's fields at its top level."
+        )
     return {key: value for key, value in body.items() if key not in ("paper", "title", "about")}
 
 

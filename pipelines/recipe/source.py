@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from pipelines.contract.fields import Label, Line, Seed, Settings
+from pipelines.contract.fields import Label, Line, PartName, Seed, Settings
 from pipelines.recipe.selection import Selection, SelectionKind
 
 OF_RAW_ROWS = (
@@ -82,7 +82,7 @@ class Source(Settings):
     """Where problems come from."""
 
     kind: Literal["reasoning_gym", "environment", "file", "hub", "stage"]
-    task: Label | None = None
+    task: PartName | None = None
     """reasoning_gym: the task's name; environment: its name."""
     size: int | None = Field(None, ge=1, le=1_000_000_000)
     """reasoning_gym, environment: how many problems; file, hub and stage: read at most this many rows."""
@@ -107,7 +107,7 @@ class Source(Settings):
     from the conventions of TRL, verl, open-r1, verifiers, GSM8K, Alpaca and ShareGPT."""
     remove_columns: list[Line] = []
     """Columns that are left out on purpose. Any other that no part of a record is made of is kept in `info`, and the data card names it."""
-    verifier: Label | None = None
+    verifier: PartName | None = None
     """How completions are scored: a verifier's name. Default: chosen from the row, else `math`."""
     answer_from: Literal["column", "gsm8k", "boxed"] | None = None
     """How to read the gold answer out of the answer column. Default: recognised."""
@@ -121,7 +121,7 @@ class Source(Settings):
     text_column: Line | None = None
     """file, hub: the column of raw texts, for continued pre-training. Each becomes a record without a question (`info.text`), which
     an sft stage trains whole; every other column stays unread. environment: `observations`, what its expert is shown in an episode."""
-    self_supervised: Label | None = None
+    self_supervised: PartName | None = None
     """file, hub: such problems are made of the texts in the column `columns.prompt` (default: text); none needs a label. sentence_order,
     masked_span, next_sentence, or one of a plug-in's."""
     prompt_template: str | None = None

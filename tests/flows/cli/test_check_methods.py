@@ -41,6 +41,8 @@ def test_the_page_s_files_obey(written, capsys):
     assert run(shlex.split(commands[0])) == 0
     shown = re.search(r"^whetstone methods --check .*?\n\n(.*?)^```$", PAGE, re.M | re.S)[1]
     assert capsys.readouterr().out == shown
+    assert check_methods.check("rlvr.advantage=./my_method.py:median_baseline") == 0
+    assert re.search(r"^11 laws hold, 0 are broken, 5 do not apply$", capsys.readouterr().out, re.M)
     assert check_methods.check("my_environment.py") == 0
     assert re.search(r"^5 laws hold, 0 are broken, 0 do not apply$", capsys.readouterr().out, re.M)
 

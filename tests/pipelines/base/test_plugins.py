@@ -178,5 +178,5 @@ def test_a_method_without_a_card_is_refused(tmp_path):
         tmp_path / "plain.py", "def plain(reward):\n    return reward\nPARTS = {'rlvr.advantage': {'plain_c': plain}}\n"
     )
     plugins.activate([str(file)])
-    with pytest.raises(TypeError, match="plain has no card; decorate it with @method"):
+    with pytest.raises(RecipeError, match=r"rlvr\.advantage: .*plain\.py: plain has no card. Decorate it with @method"):
         catalogue.load("rlvr.advantage", "plain_c")

@@ -1,0 +1,164 @@
+"""Parts that a recipe names by file or module, without a table."""
+
+from __future__ import annotations
+
+import json
+import string
+import sys
+
+import pytest
+import toys
+
+from pipelines import environments, verifiers
+from pipelines.base import plugins
+from pipelines.base.errors import DataError, UserError
+from pipelines.contract import catalogue
+from pipelines.recipe import references
+from pipelines.recipe.check import check_stage
+from pipelines.recipe.read import read_recipe
+from tasks import keys
+
+METHOD = """
+from pipelines.contract.catalogue import method
+
+@method(paper="folklore", title="Rewards as they are, times a factor", checked="closed form")
+def scaled(reward, *, factor: float = 2.0):
+    \"\"\"`factor * reward`.\"\"\"
+    return factor * reward
+"""
+VERIFIER = """
+from pipelines.verifiers import Verdict
+
+def verify(completion, answer, info):
+    \"\"\"1 for the answer alone, 0.25 for more after it, 0.125 for anything else.\"\"\"
+    score = 1.0 if completion == answer else 0.25 if completion[:1] == answer else 0.125
+    return Verdict(score, "correct" if score == 1 else "incorrect")
+"""
+OWN_ROWS = {"sources": [{"kind": "file", "path": "rows.jsonl", "verifier": "./my_verifier.py"}]}
+PRESET = "title: Mine\nadvantage: {kind: ./my_method.py:scaled, factor: 3}\nobjective: reinforce\n"
+
+
+@pytest.fixture(autouse=True)
+def _forget():
+    """Each test begins and ends with the installed plug-ins alone."""
+    before = dict(plugins._named)
+    yield
+    plugins._named.clear()
+    plugins._named.update(before)
+    plugins.origins.cache_clear()
+    catalogue.load.cache_clear()
+    verifiers.registry.load.cache_clear()
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The working folder, with a method, a verifier and a preset."""
+    (tmp_path / "my_method.py").write_text(METHOD)
+    (tmp_path / "my_verifier.py").write_text(VERIFIER)
+    (tmp_path / "my_preset.yaml").write_text(PRESET)
+    rows = [{"prompt": f"Write {letter}.", "answer": letter} for letter in string.ascii_lowercase]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    for module in ("my_method", "my_verifier"):
+        monkeypatch.delitem(sys.modules, module, raising=False)
+    return tmp_path
+
+
+def read(folder, *overrides, **changes):
+    return read_recipe(toys.recipe(folder, **changes), list(overrides))
+
+
+@pytest.mark.parametrize("spelled", ["./my_method.py", "my_method.py:scaled", "my_method:scaled"])
+def test_a_method_by_file_or_module(folder, spelled):
+    recipe = read(folder, f"rlvr.advantage={{kind: '{spelled}', factor: 5}}")
+    check_stage(recipe.node("rlvr"))
+    assert catalogue.bind("rlvr.advantage", recipe.rlvr.advantage)({"reward": 0.5}) == 2.5
+    assert references.of(recipe.nodes()) == [f"rlvr.advantage={spelled}"]
+
+
+def test_parts_in_lists_and_terms_and_evaluations_are_found():
+    fields = {"reward": {"kind": "sum", "terms": ["a.py:x", {"kind": "b.py:y"}]}, "shaping": ["c.py:z"], "steps": 3}
+    fields |= {"reward_functions": ["my_rewards:good"]}
+    tasks = {"tasks": [{"name": "lake", "environment": {"task": "./lake.py"}}]}
+    sources = {
+        "sources": [{"kind": "environment", "task": "d.py"}, {"kind": "file", "verifier": "e.py", "task": "no.py"}]
+    }
+    sections = {"rlvr": ("rlvr", fields), "evaluate": ("evaluate", tasks), "curate": ("curate", sources)}
+    assert list(references._plugins(sections)) == [
+        ("rlvr.reward.terms.0", "rlvr.reward=a.py:x"),
+        ("rlvr.reward.terms.1", "rlvr.reward=b.py:y"),
+        ("rlvr.shaping.0", "rlvr.shaping=c.py:z"),
+        ("evaluate.tasks.0.environment.task", "environments=./lake.py"),
+        ("curate.sources.0.task", "environments=d.py"),
+        ("curate.sources.1.verifier", "verifiers=e.py"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "says"),
+    [
+        (
+            "rlvr.advantage=./my_method.py:scald",
+            r"rlvr\.advantage: \./my_method\.py has no scald\. Did you mean 'scaled'\?",
+        ),
+        ("rlvr.advantage=./gone.py", r"rlvr\.advantage: there is no file \./gone\.py"),
+        ("rlvr.advantage=gone_module:scaled", r"rlvr\.advantage: there is no module 'gone_module'"),
+        ("rlvr.advantage=./broken.py", r"rlvr\.advantage: \./broken\.py fails .* ZeroDivisionError: .*/broken\.py:2\)"),
+        ("rlvr.advantage=./my_verifier.py", r"rlvr\.advantage: \./my_verifier\.py has 0 methods\. Decorate it"),
+        ("rlvr.advantage=./two.py", r"rlvr\.advantage: \./two\.py has 2 methods: scaled, other\. Say which one"),
+        ("rlvr.shaping=[./my_method.py:nothing]", r"rlvr\.shaping\.0: \./my_method\.py has no nothing"),
+        ("curate.sources.0.verifier=./my_method.py", r"curate\.sources\.0\.verifier: \./my_method\.py has no verify"),
+        ("curate.sources.0.verifier=my verifier", r"curate\.sources\.0\.verifier: a name starts with"),
+        ("presets=[./gone.yaml]", r"presets: there is no file '\./gone\.yaml'"),
+        ("presets=[./section.yaml]", r"presets: '\./section\.yaml' has a section rlvr"),
+    ],
+)
+def test_what_is_not_there_is_said_with_its_field(folder, override, says):
+    (folder / "broken.py").write_text("x = 1\nx / 0\n")
+    (folder / "two.py").write_text(METHOD + METHOD.replace("scaled", "other"))
+    (folder / "section.yaml").write_text("rlvr: {advantage: rloo}\n")
+    with pytest.raises(UserError, match=says):
+        read(folder, override)
+
+
+def test_a_method_without_a_card_is_refused(folder):
+    recipe = read(folder, "rlvr.advantage=my_verifier:verify")
+    with pytest.raises(UserError, match=r"rlvr\.advantage: my_verifier: verify has no card\. Decorate it"):
+        check_stage(recipe.node("rlvr"))
+
+
+def test_rows_of_data_find_nothing_by_their_file(folder):
+    (folder / "evil.py").write_text("open('ran', 'w')\nclass World: ...\ndef verify(*a): ...\n")
+    read(folder, "curate.sources.0.verifier=./my_verifier.py")
+    for name in ("./evil.py", "evil:verify", "./evil.py:verify"):
+        with pytest.raises(DataError, match="unknown verifier"):
+            verifiers.load(name)
+        assert name not in environments.known() and not environments.has_players(name)
+    assert not (folder / "ran").exists()
+
+
+def test_its_code_is_in_the_keys_of_the_stages_that_use_it(folder):
+    def found(stage):
+        recipe = read(folder, "rlvr.advantage=./my_method.py", curate=OWN_ROWS)
+        return keys.stage_key(keys.key_parts(recipe, stage, {"data": "d"}))
+
+    before = {stage: found(stage) for stage in ("curate", "sft", "rlvr")}
+    (folder / "my_method.py").write_text(METHOD + "\n# a comment\n")
+    assert {stage: found(stage) for stage in before} == before
+    (folder / "my_method.py").write_text(METHOD.replace("factor * reward", "reward * factor"))
+    after = {stage: found(stage) for stage in before}
+    assert {stage for stage in before if after[stage] != before[stage]} == {"rlvr"}
+    (folder / "my_verifier.py").write_text(VERIFIER.replace("score == 1", "score >= 1"))
+    last = {stage: found(stage) for stage in before}
+    assert {stage for stage in before if last[stage] != after[stage]} == {"curate", "rlvr"}
+
+
+@pytest.mark.slow
+def test_a_run_with_parts_of_ones_own(folder, home):
+    """A preset with a method of one's own in one file, a verifier in another: through curation and training."""
+    recipe = toys.recipe(folder, presets=["./my_preset.yaml"], curate=OWN_ROWS, rlvr={"steps": 2}, sft={"steps": 2})
+    toys.whetstone("run", str(recipe), "--until", "rlvr", home=home)
+    (rollouts,) = home.glob("runs/rlvr-*/report/rollouts.jsonl")
+    rows = [json.loads(line) for line in rollouts.read_text().splitlines()]
+    assert rows and all(row["score"] in (0.125, 0.25, 1.0) and row["advantage"] == 3 * row["score"] for row in rows)
