@@ -74,8 +74,8 @@ def load(slot: str, name: str, field: str | None = None) -> Callable:
         field: where the recipe names it, for messages; default: the slot.
 
     Raises:
-        RecipeError: no method of that name in the slot; or one of the user's asks for something that is not a column, or lacks a card or the
-            base class of its slot.
+        RecipeError: no method of that name in the slot; or one of the user's asks for something that is not a column, or lacks a card
+            or the base class of its slot.
         TypeError: one of the project's own does.
     """
     where = origin(slot, name)
