@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import homes
+import torch
 import toys
 
-from pipelines.engine import models
+from pipelines.engine import adapters, models
+from pipelines.recipe.training import Lora
 from tasks.environment import runs_folder
 from tasks.store import index
 from tasks.store.artifacts import Artifact
@@ -23,11 +26,30 @@ CELLS = {"pass@1": {"value": 0.75, "low": 0.5, "high": 0.875, "n": 40}}
 BASE = {"pass@1": {"value": 0.25, "low": 0.125, "high": 0.5, "n": 40}}
 
 
-def run(base: str | None = "org/small-model") -> dict[str, Artifact]:
+def adapt(artifact: Path, tokenizer: Any, base: str) -> None:
+    """Make the model of an artifact that of adapters, kept beside it, on the model that it has; which is then in `base`."""
+    start = toys.model("llama", len(tokenizer))
+    models.save_model(start, tokenizer, artifact / "base", {"base": "/home/ann/models/base"})
+    model = models.with_lora(start, Lora(rank=2))
+    torch.manual_seed(1)
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.2)
+    adapters.save(model, artifact / "adapter", base)
+    models.save_model(
+        model.merge_and_unload(),
+        tokenizer,
+        artifact / "model",
+        {"system_prompt": SYSTEM, "base": "/home/ann/models/base"},
+    )
+
+
+def run(base: str | None = "org/small-model", adapted: str = "") -> dict[str, Artifact]:
     """Write it into the home; returns its artifacts by stage.
 
     Args:
         base: the recipe's `model.path`.
+        adapted: what the last stage has trained adapters of, as they name it; without one it has trained all weights.
     """
     settings: dict[str, Any] = {"curate": {"sources": SOURCES}}
     card = json.dumps({"splits": {"train": 90, "heldout": 10}, "rows": {"read": 120}, "licences": {}})
@@ -41,7 +63,12 @@ def run(base: str | None = "org/small-model") -> dict[str, Artifact]:
         toys.model("llama", len(tokenizer)), tokenizer, runs_folder() / ".rlvr-building" / "model",
         {"system_prompt": SYSTEM, "base": "/home/ann/models/base"},
     )  # fmt: skip
-    own = {"rlvr": {"steps": 7, "advantage": {"kind": "grpo"}}, "model": {"path": None, "dtype": "float32"}}
+    own: dict[str, Any] = {
+        "rlvr": {"steps": 7, "advantage": {"kind": "grpo"}}, "model": {"path": None, "dtype": "float32"},
+    }  # fmt: skip
+    if adapted:
+        own["rlvr"]["lora"] = {"rank": 2}
+        adapt(runs_folder() / ".rlvr-building", tokenizer, adapted.replace("COLD", cold.name))
     parts = {"settings": own, "inputs": {"data": data.digest, "model": cold.digest}, "seed": 5}
     trained = homes.stage("rlvr", parts, {"report/stage.log": "/home/ann was here"}, RUN)
     scores = {"base": {"sums": BASE}, "rlvr": {"sums": CELLS}}

@@ -23,6 +23,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN[/STAGE]", help=MODEL)
     parser.add_argument("--licence", metavar="NAME", help="the model's, for the card, such as apache-2.0")
     parser.add_argument("--gguf", choices=GGUF_TYPES, help="also a GGUF file of this type, by llama.cpp")
+    parser.add_argument("--adapter", action="store_true", help="what `lora` has trained by itself, in peft's format")
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -33,7 +34,14 @@ def command(arguments: argparse.Namespace) -> int:
     with Status() as progress:
         model = trained.find(arguments.model, progress)
         progress(f"copying {model.artifact.name}")
-        files = folder.write(model, arguments.to, name=arguments.name, licence=arguments.licence, gguf=arguments.gguf)
+        files = folder.write(
+            model,
+            arguments.to,
+            name=arguments.name,
+            licence=arguments.licence,
+            gguf=arguments.gguf,
+            only_adapter=arguments.adapter,
+        )
     size = sum(path.stat().st_size for path in files)
     print(f"{arguments.to}: {model.artifact.name}, {len(files)} files, {size / 2**20:.1f} MiB; its card is README.md")
     return 0

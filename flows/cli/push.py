@@ -23,7 +23,12 @@ def command(arguments: argparse.Namespace) -> int:
         model = trained.find(arguments.model, progress)
         progress(f"uploading {model.artifact.name}")
         address = hub.push(
-            model, arguments.repository, public=arguments.public, licence=arguments.licence, gguf=arguments.gguf
+            model,
+            arguments.repository,
+            public=arguments.public,
+            licence=arguments.licence,
+            gguf=arguments.gguf,
+            only_adapter=arguments.adapter,
         )
     print(address)
     return 0

@@ -15,9 +15,10 @@ import torch
 
 from pipelines.contract.model_settings import Model
 from pipelines.data import dataset
-from pipelines.engine import checkpoint, models, parallel
+from pipelines.engine import adapters, checkpoint, models, parallel
 from pipelines.engine.optimizer import Stepper
 from pipelines.engine.policy import without_dropout
+from pipelines.recipe.model_path import ADAPTER
 from pipelines.recipe.training import TrainSettings
 from pipelines.stage import process
 from pipelines.stage.monitors import Alarm, Monitors
@@ -295,10 +296,25 @@ class Loop:
         base = {"base": self.model_settings.path, "trust_remote_code": self.model_settings.trust_remote_code}
         return {"stage": self.section, **base}
 
+    def save_adapter(self, model: Any, score: torch.Tensor | None = None) -> None:
+        """Write what LoRA has trained into the folder `adapter`; the first process does.
+
+        Args:
+            model: of peft, with all weights whole.
+            score: as in `adapters.save`.
+        """
+        own, revision = self.origin == self.model_settings.path, self.model_settings.revision
+        base = "../base" if self.origin is None else self.origin if own else Path(self.origin).parent.name
+        if self.world.rank == 0:
+            adapters.save(model, self.out / ADAPTER, base, revision if own else None, score=score)
+
     def save(self) -> None:
-        """Write the model folder; every process must call."""
+        """Write the model folder, and adapters by themselves; every process must call."""
         self.weights.refresh()
-        model = self.weights.full.merge_and_unload() if self.settings.lora else self.weights.full
+        model = self.weights.full
+        if self.settings.lora:
+            self.save_adapter(model)
+            model = model.merge_and_unload()
         if self.world.rank == 0:
             models.save_model(model, self.tokenizer, self.out / "model", self.about())
 

@@ -52,7 +52,8 @@ def check_folder(folder: Path) -> None:
         raise ModelError(
             "model.path",
             f"{folder} holds adapters (adapter_config.json)",
-            "Merge them into their base model first (peft: merge_and_unload) and name the merged folder.",
+            "Merge them into their base model first (peft: merge_and_unload) and name the merged folder; of a stage it is `model` beside "
+            "`adapter`.",
         )
     if "config.json" not in bodies:
         raise ModelError(

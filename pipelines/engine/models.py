@@ -408,18 +408,38 @@ def with_lora(model: PreTrainedModel, lora: Any) -> Any:
     """Wrap a model in trainable adapters; the base weights are frozen.
 
     Raises:
-        ModelError: the model has none of the modules that the recipe names.
+        ModelError: the model has none of the modules that the recipe names, an adapter would change two of them, or DoRA cannot have
+            them.
     """
     from peft import LoraConfig, get_peft_model
+    from peft.tuners.lora.layer import ParamWrapper
+    from peft.tuners.tuners_utils import BaseTunerLayer
 
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=lora.target_modules,
+        use_dora=lora.use_dora,
+        use_rslora=lora.use_rslora,
         task_type="CAUSAL_LM",
     )
     try:
-        return get_peft_model(model, config)
+        wrapped = get_peft_model(model, config)
     except ValueError as error:
+        if lora.use_dora and ParamWrapper.__name__ in str(error):
+            raise ModelError(
+                "lora.use_dora",
+                f"the experts of {type(model).__name__} are one tensor, which DoRA cannot adapt",
+                "Name matrices of the attention in lora.target_modules, such as [q_proj, k_proj, v_proj, o_proj], or leave use_dora out.",
+            ) from error
         raise ModelError("lora.target_modules", first_line(error)) from error
+    ends = model.get_input_embeddings(), model.get_output_embeddings()
+    if ends[0].weight is ends[1].weight and any(isinstance(end, BaseTunerLayer) for end in ends):
+        raise ModelError(
+            "lora.target_modules",
+            f"the embedding and the output head of {type(model).__name__} are one matrix, and an adapter on either would change both "
+            "when it is merged",
+            "Leave both out.",
+        )
+    return wrapped

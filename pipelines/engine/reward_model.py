@@ -67,7 +67,7 @@ def save(
     classifier = _classifier(causal, tokenizer.pad_token_id)
     head = torch.nn.Linear(weight.shape[1], 1, bias=False)
     with torch.no_grad():
-        head.weight.copy_(weight[:1] if only_first else weight.mean(0, keepdim=True))
+        head.weight.copy_(plain_head(network, only_first=only_first))
     classifier.score = head
     folder.mkdir(parents=True, exist_ok=True)
     classifier.save_pretrained(folder, safe_serialization=True)
@@ -83,6 +83,12 @@ def save(
         save_file({"heads": weight.cpu().contiguous()}, folder / HEADS)
     body = {**about, "heads": len(weight), "only_first": only_first, "template": models.template_identity(tokenizer)}
     (folder / ABOUT).write_text(json.dumps(body, indent=1, sort_keys=True))
+
+
+def plain_head(network: RewardNetwork, *, only_first: bool = False) -> Tensor:
+    """The one head of the plain checkpoint, [1, hidden]; see the module."""
+    weight = network.heads.weight.detach()
+    return weight[:1] if only_first else weight.mean(0, keepdim=True)
 
 
 def _classifier(causal: Any, pad: int) -> Any:

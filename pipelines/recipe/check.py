@@ -290,6 +290,12 @@ def _check_server(rl: s.Rlvr, bound: dict[str, Any]) -> None:
         raise RecipeError(
             "rlvr.sampler", "a server has one temperature for all tokens, and sampling.adaptive sets it per token."
         )
+    if rl.lora is not None and rl.lora.use_dora:
+        raise RecipeError(
+            "rlvr.lora.use_dora",
+            "adapters are pushed to a decoding server (`sampler`), and vLLM cannot load those of DoRA",
+            "Leave use_dora out (use_rslora works), or leave `sampler` out.",
+        )
     with_entropy = [method.name for method in bound_list(bound) if "entropy_old" in method.needs]
     if with_entropy:
         raise RecipeError("rlvr.sampler", f"a server reports no entropies, which {with_entropy[0]} needs.")
@@ -308,6 +314,12 @@ def check_base(recipe: Recipe) -> None:
         raise RecipeError(problems=error.problems) from None
     if base and gguf is None and (base.startswith((".", "/", "~")) or Path(base).exists()):
         folder = Path(base).expanduser()
+        if (folder / "adapter_config.json").exists():
+            raise RecipeError(
+                "model.path",
+                f"{base} holds adapters (adapter_config.json), and no whole model",
+                "Name the folder that they are merged into; of a stage it is `model` beside `adapter`.",
+            )
         if not (folder / "config.json").exists():
             raise RecipeError(
                 "model.path",

@@ -15,6 +15,8 @@ PACKAGE = "package:"
 """Start of a path that names an installed package: `package:NAME`, or `package:NAME/FILE.gguf`."""
 CLASSIFIER = "ForSequenceClassification"
 """How transformers names its classes for reward models."""
+ADAPTER = "adapter"
+"""The folder of a stage's artifact with what LoRA has trained by itself, beside `model`, which it is merged into."""
 PATHS = "A path or a hub name has a slash, such as ./NAME."
 """For messages of settings that take a stage or a model's path."""
 SHOWN = 5

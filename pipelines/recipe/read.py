@@ -23,6 +23,7 @@ from pipelines.recipe.graph import StageField, arranged, of_sections
 from pipelines.recipe.repeat import unrolled
 from pipelines.recipe.slots import SLOTS
 from pipelines.recipe.stage_kind import Node, Stage, stage_kinds
+from pipelines.recipe.training import lora_fields
 
 PRESETS = resource("recipes") / "presets"
 SECTIONS = ("curate", "sft", "rlvr", "evaluate")
@@ -297,6 +298,9 @@ def apply_override(body: dict[str, Any], override: str) -> None:
     >>> body = {"rlvr": {"advantage": "grpo"}}
     >>> apply_override(body, "rlvr.advantage.scale=none"); body
     {'rlvr': {'advantage': {'kind': 'grpo', 'scale': 'none'}}}
+    >>> body = {"sft": {"lora": 8}}
+    >>> apply_override(body, "sft.lora.alpha=4"); body
+    {'sft': {'lora': {'rank': 8, 'alpha': 4}}}
     """
     field, equals, text = override.partition("=")
     field = field.strip()
@@ -320,10 +324,14 @@ def apply_override(body: dict[str, Any], override: str) -> None:
 
 
 def _enter(holder: Any, key: str, field: str, level: int) -> Any:
-    """The section under a key, made where it is absent; `grpo` becomes `{kind: grpo}` on the way."""
+    """The section under a key, made where it is absent; a short form (`grpo`, `lora: 8`) becomes a section on the way."""
     index = _index(holder, key, field)
     child = holder[index] if isinstance(holder, list) else holder.get(index)
     path = field.split(".")
+    if key == "lora":
+        child = lora_fields(child)
+    elif key == "serve" and isinstance(child, bool):
+        child = {} if child else None
     if isinstance(child, str) and path[0] == "rlvr" and len(path) > 1 and path[1] in SLOTS and level <= 2:
         child = {"kind": child}
     elif isinstance(child, str) and path[:2] == ["evaluate", "tasks"] and level == 2:

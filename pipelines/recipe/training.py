@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PositiveInt, model_validator
 
 from pipelines.contract.fields import Label, Line, Settings, free
 from pipelines.recipe.monitors import MONITORS_OF_FIXED_DATA, Rollback
@@ -28,13 +28,37 @@ Parts = Annotated[list[dict[str, Any]], BeforeValidator(_parts, json_schema_inpu
 
 
 class Lora(Settings):
-    """Low-rank adapters through peft; merged into the weights when the stage ends."""
+    """Low-rank adapters through peft; `true` for the defaults, a number for the rank.
+
+    When the stage ends they are merged into its model, and kept by themselves in the artifact's folder `adapter`.
+    """
 
     rank: int = Field(16, ge=1, le=65_536)
     alpha: float = Field(32, gt=0)
+    """What adapters put out is multiplied by alpha / rank."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """In SFT; the other stages that train switch dropout off."""
     target_modules: Annotated[list[Line], Field(min_length=1)] | Literal["all-linear"] = "all-linear"
+    use_dora: bool = False
+    """Train the length of each matrix's rows too ([2402.09353](https://arxiv.org/abs/2402.09353)). Slower; vLLM cannot decode it."""
+    use_rslora: bool = False
+    """Multiply by alpha / √rank instead ([2312.03732](https://arxiv.org/abs/2312.03732)), so that a higher rank learns as fast."""
+
+
+def lora_fields(value: Any) -> Any:
+    """The section that a short form of `lora` means: `true`, `false` or a rank.
+
+    >>> lora_fields(True), lora_fields(8), lora_fields(False)
+    ({}, {'rank': 8}, None)
+    """
+    if isinstance(value, bool):
+        return {} if value else None
+    return {"rank": value} if isinstance(value, int) else value
+
+
+OptionalLora = Annotated[
+    Lora | None, BeforeValidator(lora_fields, json_schema_input_type=bool | PositiveInt | Lora | None)
+]
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
@@ -73,7 +97,7 @@ class TrainSettings(Settings):
     micro_batch_tokens: int = Field(8_192, ge=1)
     """Tokens of a forward pass."""
     optimizer: Optimizer = Optimizer()
-    lora: Lora | None = None
+    lora: OptionalLora = None
     gradient_checkpointing: bool = False
     max_bad_steps: int = Field(5, ge=1)
     """Stop after this many steps in a row without a finite gradient."""

@@ -343,6 +343,8 @@ class Trainer(RewardTrainer):
             **({"critique": critique.model_dump(exclude={"source"})} if critique else {}), **users,
         }  # fmt: skip
         lora = self.settings.lora is not None
+        if lora:
+            self.save_adapter(network.model, reward_model.plain_head(network, only_first=self.two_heads))
         folder = self.out / "model"
         reward_model.save(
             network, self.tokenizer, folder, about, lora=lora, only_first=self.two_heads, language_head=critique is not None,

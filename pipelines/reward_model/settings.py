@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from pipelines.contract.fields import Label, Settings
 from pipelines.contract.sampling import Sampling
-from pipelines.recipe.training import FixedDataSettings, Lora, Part
+from pipelines.recipe.training import FixedDataSettings, OptionalLora, Part
 
 
 class Critique(Settings):
@@ -63,7 +63,7 @@ class RewardModel(FixedDataSettings):
     """Tokens of a forward pass; a pair's two answers share the prompt's."""
     max_length: int = Field(2048, ge=2)
     """Pairs, or answers, with a longer conversation are dropped and counted."""
-    lora: Lora | None = None
+    lora: OptionalLora = None
     """Adapters on the decoder; the heads are trained whole."""
 
     @model_validator(mode="after")

@@ -224,6 +224,8 @@ class StepTrainer(RewardTrainer):
         if self.world.rank > 0:
             return
         lora = self.settings.lora is not None
+        if lora:
+            self.save_adapter(self.weights.full.model, reward_model.plain_head(self.weights.full))
         reward_model.save(self.weights.full, self.tokenizer, self.out / "model", about, lora=lora)
         counts = {"answers": len(self.answers), "steps of answers": sum(len(each.ends) for each in self.answers)}
         self.write_card(counts | {"heldout answers": len(self.heldout)}, "steps")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,13 @@ from pipelines.base.distribution import NAME, version
 from pipelines.base.files import read_object, reported
 from pipelines.base.secrets import redact
 from pipelines.recipe.stage_kind import BASE, DATA, MODEL, SCORES
+from tasks.export import adapter
 from tasks.export.trained import Trained
 from tasks.store.artifacts import Artifact, stored_scores
 from tasks.store.known import makes
 
+MADE = re.compile(r"[a-z_]+-[0-9a-f]{16}")
+"""The name of an artifact."""
 UNKNOWN = "unknown"
 """The hub's word for a model whose licence nobody has said."""
 USE = """from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -28,25 +32,59 @@ print(tokenizer.decode(answer[0, prompt["input_ids"].shape[1] :], skip_special_t
 """
 
 
-def text(model: Trained, name: str, licence: str | None = None) -> str:
+LOAD = """model = AutoModelForCausalLM.from_pretrained("{name}")
+"""
+LOAD_ADAPTED = """model = AutoModelForCausalLM.from_pretrained("{base}")
+model = PeftModel.from_pretrained(model, "{name}")
+"""
+
+
+def _use(name: str, base: str) -> str:
+    """Python that loads the model, or adapters on their base."""
+    if not base:
+        return USE.format(name=name)
+    where = f"{name}/{adapter.FRESH}" if base == adapter.FRESH else base
+    adapted = LOAD_ADAPTED.format(name=name, base=where)
+    return "from peft import PeftModel\n" + USE.format(name=name).replace(LOAD.format(name=name), adapted)
+
+
+def _belongs(base: str, name: str) -> str:
+    """What adapters belong to, and how one gets it."""
+    if base == adapter.FRESH:
+        return (
+            f"These are adapters (LoRA) for the model with random weights in the folder `{base}` beside them. Of a repository, make a copy "
+            f"first: `hf download {name} --local-dir {name}`."
+        )
+    if not MADE.fullmatch(base):
+        return f"These are adapters (LoRA) for the base model `{base}`, and are of use with it alone."
+    return (
+        f"These are adapters (LoRA) for the model that the stage before them made, `{base}`, and are of use with it alone. "
+        f"`whetstone export {base} --to {base}` writes it."
+    )
+
+
+def text(model: Trained, name: str, licence: str | None = None, *, only_adapter: bool = False) -> str:
     """The card, without passwords and without folders of this machine.
 
     Args:
         name: what the model is called: a repository, or the name of a folder.
         licence: of the model; where it is None, the card says that it is unknown, since that of a base model or of data is no proof.
+        only_adapter: the card is that of the model's adapters by themselves.
     """
     name, licence = redact(name), redact(licence) if licence else None
     chain = model.known.chain(model.artifact)
+    base = adapter.base(model) if only_adapter else ""
     evaluation, label = _evaluation(model)
     scores = stored_scores(evaluation.path) if evaluation else {}
     data = [a for a in chain if makes(a) == DATA]
-    head = _metadata(model, name, licence or UNKNOWN, chain, scores.get(label) or {})
+    head = _metadata(model, name, licence or UNKNOWN, chain, scores.get(label) or {}, base)
     parts = [
         f"---\n{head}\n---\n\n# {name}\n",
         f"The model of stage `{model.stage}` of the recipe `{model.recipe}`, trained with {NAME} {version()}"
         + (f" in run `{model.run['run_id']}`" if model.run else "")
         + (f" from {_base(chain)}." if _base(chain) else "."),
-        f"## Use\n\n```python\n{USE.format(name=name)}```" + _system(model.folder),
+        _belongs(base, name) if base else "",
+        f"## Use\n\n```python\n{_use(name, base)}```" + _system(model.folder),
         _scores(scores, label, evaluation),
         "\n\n".join(_data(each) for each in data) and "## Data\n\n" + "\n\n".join(_data(each) for each in data),
         "## Lineage\n\n" + "\n".join(_lineage(chain)),
@@ -55,7 +93,9 @@ def text(model: Trained, name: str, licence: str | None = None) -> str:
     return redact("\n\n".join(part for part in parts if part) + "\n")
 
 
-def _metadata(model: Trained, name: str, licence: str, chain: list[Artifact], scores: dict[str, Any]) -> str:
+def _metadata(
+    model: Trained, name: str, licence: str, chain: list[Artifact], scores: dict[str, Any], adapted: str
+) -> str:
     results = [
         EvalResult(
             task_type="text-generation", dataset_type=task, dataset_name=task, metric_type=metric, metric_name=metric,
@@ -66,7 +106,7 @@ def _metadata(model: Trained, name: str, licence: str, chain: list[Artifact], sc
     base = _base(chain)
     about = ModelCardData(
         license=licence,
-        library_name="transformers",
+        library_name="peft" if adapted else "transformers",
         pipeline_tag="text-generation",
         base_model=base if base and not base.startswith("a ") else None,
         datasets=sorted(
@@ -81,7 +121,7 @@ def _metadata(model: Trained, name: str, licence: str, chain: list[Artifact], sc
 
 
 def _is_local(path: Any) -> bool:
-    return Path(str(path)).is_absolute() or str(path).startswith((".", "~")) or Path(str(path)).exists()
+    return adapter.is_folder(str(path))
 
 
 def _base(chain: list[Artifact]) -> str:

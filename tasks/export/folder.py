@@ -12,7 +12,7 @@ from pathlib import Path
 from pipelines.base.errors import UserError
 from pipelines.base.files import atomic_folder, read_object
 from pipelines.base.secrets import redact
-from tasks.export import card
+from tasks.export import adapter, card
 from tasks.export.trained import Trained
 
 ABOUT = "whetstone.json"
@@ -24,7 +24,13 @@ LLAMA_CPP = "LLAMA_CPP"
 
 
 def write(
-    model: Trained, to: Path, *, name: str | None = None, licence: str | None = None, gguf: str | None = None
+    model: Trained,
+    to: Path,
+    *,
+    name: str | None = None,
+    licence: str | None = None,
+    gguf: str | None = None,
+    only_adapter: bool = False,
 ) -> list[Path]:
     """Write the model with its card; returns the files.
 
@@ -32,18 +38,30 @@ def write(
         to: the folder, which must not exist, or be empty.
         name: in the card; default: the folder's.
         gguf: also a GGUF file of this type, made by llama.cpp.
+        only_adapter: the adapters by themselves, in peft's format, instead of the whole model.
 
     Raises:
-        UserError: the folder has something in it, cannot be made, or llama.cpp's converter is not there or fails.
+        UserError: the folder has something in it, cannot be made, llama.cpp's converter is not there or fails, or there are no adapters.
     """
+    if only_adapter:
+        adapter.of(model)
+        if gguf:
+            raise UserError(
+                "--gguf", "a GGUF file is of a whole model, and --adapter writes none", "Give one of the two."
+            )
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"--to {to}", "there is something already", "Name a new folder.")
     converter = gguf_converter() if gguf else None
     try:
         with atomic_folder(to) as building:
-            shutil.copytree(model.folder, building, dirs_exist_ok=True)
+            if only_adapter:
+                adapter.write(model, building, name or to.name)
+                _without_places(building / adapter.FRESH / ABOUT)
+            else:
+                shutil.copytree(model.folder, building, dirs_exist_ok=True)
             _without_places(building / ABOUT)
-            (building / "README.md").write_text(card.text(model, name or to.name, licence), encoding="utf-8")
+            about = card.text(model, name or to.name, licence, only_adapter=only_adapter)
+            (building / "README.md").write_text(about, encoding="utf-8")
             if converter is not None and gguf is not None:
                 _convert(converter, building, f"{(name or to.name).rpartition('/')[2]}-{gguf}.gguf", gguf)
     except OSError as error:

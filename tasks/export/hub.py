@@ -11,7 +11,7 @@ from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
 from pipelines.base.errors import UserError
 from pipelines.base.secrets import redact
-from tasks.export import folder
+from tasks.export import adapter, folder
 from tasks.export.trained import Trained
 
 CLIENTS = ("httpx", "httpx2", "requests")
@@ -20,7 +20,13 @@ REPOSITORY = re.compile(r"[A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95}")
 
 
 def push(
-    model: Trained, repository: str, *, public: bool = False, licence: str | None = None, gguf: str | None = None
+    model: Trained,
+    repository: str,
+    *,
+    public: bool = False,
+    licence: str | None = None,
+    gguf: str | None = None,
+    only_adapter: bool = False,
 ) -> str:
     """Upload the model as `tasks.export.folder` writes it, in one commit; returns its address.
 
@@ -35,12 +41,14 @@ def push(
     """
     if not REPOSITORY.fullmatch(repository):
         raise UserError(repository, "a repository is OWNER/NAME, of letters, digits, '.', '_' and '-'", "Name it so.")
+    if only_adapter:
+        adapter.of(model)  # before the repository is made
     hub = HfApi()
     try:
         address = str(hub.create_repo(repository, private=not public, exist_ok=True))
         with tempfile.TemporaryDirectory(prefix="whetstone-") as scrap:
             to = Path(scrap) / "model"
-            folder.write(model, to, name=repository, licence=licence, gguf=gguf)
+            folder.write(model, to, name=repository, licence=licence, gguf=gguf, only_adapter=only_adapter)
             message = f"{model.artifact.name} of the recipe {model.recipe}"
             hub.upload_folder(repo_id=repository, folder_path=to, commit_message=redact(message))
     except UserError:

@@ -15,6 +15,7 @@ import mlflow
 from mlflow.entities import LoggedModelInput, LoggedModelOutput, Metric
 
 from pipelines.base.files import read_object
+from pipelines.recipe.model_path import ADAPTER
 from tasks.tracking.client import client, experiment, mlflow_errors
 from tasks.tracking.names import clean
 from tasks.tracking.time_budget import TrackerRejected
@@ -77,7 +78,7 @@ def store(
     if outputs:
         to.log_outputs(run_id, outputs)
     for path in sorted(artifact.iterdir()):
-        if path.name in ("model", "base") and path.is_dir():
+        if path.is_dir() and (path.name in ("model", "base") or (path.name == ADAPTER and not upload_models)):
             continue
         allow(size_of(path))
         if path.is_dir():

@@ -381,6 +381,7 @@ MISTAKES: list[tuple[list[str], str]] = [
     (["sft.optimizer.lr=1e-4"], "sft.optimizer.lr: no such field. It is called learning_rate here"),
     (["sft.warmup_steps=3"], "It is sft.optimizer.warmup"),
     (["sft.batch_size=8"], "It is counted in tokens: `tokens_per_step`"),
+    (["rlvr.sampler={serve: true}", "rlvr.lora={use_dora: true}"], "rlvr.lora.use_dora: adapters are pushed to a decoding server"),
     (["sft.lora={r: 8}"], "sft.lora.r: no such field. It is called rank here"),
     (["sft.weights={gsm8k: 0.5}"], "sft.weights: train has no records of a source 'gsm8k'"),
     (["sft.mixture={gsm8k: 0.5}"], "sft.mixture: train has no records of a source 'gsm8k'. Known: palindrome_generation"),

@@ -164,9 +164,10 @@ def test_servers_that_cannot_decode_right_are_refused(about, words, tmp_path, st
 LORA = "rlvr.lora={rank: 4, alpha: 8}"
 
 
-def test_adapters_alone_are_pushed_each_under_a_name_of_its_own(tmp_path, start, stand_in):
+@pytest.mark.parametrize("lora", [LORA, "rlvr.lora={rank: 4, use_rslora: true}"])
+def test_adapters_alone_are_pushed_each_under_a_name_of_its_own(tmp_path, start, stand_in, lora):
     stand_in.base = start / "sft/out/model"
-    run = trainer(tmp_path, start, stand_in, LORA, "rlvr.optimizer.learning_rate=0.05")
+    run = trainer(tmp_path, start, stand_in, lora, "rlvr.optimizer.learning_rate=0.05")
     run.run()
     metrics = [b["values"] for b in bodies(tmp_path, "metrics")]
     assert len(metrics) == 4 and max(v.get("mismatch/max", 0) for v in metrics) < 1e-3

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import adapted
 import pytest
 import torch
 import toys
@@ -179,6 +180,7 @@ def test_lora_and_bfloat16(pairs, trainer):
     assert all(torch.equal(v, merged[k]) for k, v in load_file(other.out / "model/model.safetensors").items()), (
         "no dropout"
     )
+    adapted.check(made.out, pairs / "model", str(pairs / "model"))
 
 
 @pytest.mark.parametrize("at", [0, 3, 5])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import adapted
 import pytest
 import torch
 from pair_toys import job
@@ -58,6 +59,8 @@ def test_two_processes_give_the_weights_and_metrics_of_one(ran, case, pairs, lab
         first = 1 if name == "accuracy/train" else 0
         assert shared[name][first:] == pytest.approx(alone[name][first:], rel=2e-3, abs=2e-4), name
     assert not (ran / case / "2/rank1/checkpoints").exists()
+    if "lora" in CASES[case][1]:
+        adapted.check(ran / case / "2/out", pairs / "model", str(pairs / "model"))
 
 
 @pytest.mark.long

@@ -12,7 +12,7 @@ from pipelines.recipe.read import read_recipe
 
 
 @pytest.mark.parametrize(
-    ("change", "hint"), [("sft.lora=true", "Write {} for its"), ("rlvr.lora=false", "Write null to")]
+    ("change", "hint"), [("sft.optimizer=true", "Write {} for its"), ("curate.decontaminate=false", "Write null to")]
 )
 def test_a_switch_in_place_of_a_section_is_told_what_to_write(change, hint):
     with pytest.raises(RecipeError, match=re.escape(hint)):

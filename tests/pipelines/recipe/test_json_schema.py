@@ -79,6 +79,7 @@ def test_a_mistyped_field_of_any_section_is_refused(number):
         "presets=dapo", "rlvr.divergence=null", "rlvr.shaping=soft_overlong", "rlvr.shaping=[{kind: soft_overlong, buffer: 0.5}]",
         "sft=null", "evaluate.tasks=[some_task_of_lm_eval]", "sft.loss={kind: psft, high: 0.3}", "sft.weights={a: 2}",
         "rlvr.monitors=[{kind: truncation, action: stop, patience: 3}]", "rlvr.sampler={serve: true}", "rlvr.lora={rank: 8}",
+        "rlvr.lora=true", "sft.lora=8", "sft.lora=null", "rlvr.lora={use_dora: true, use_rslora: true}",
         "evaluate.search={kind: best_of_n, score: likelihood}", "evaluate.guidance={base: sft, weight: 2}", "rlvr.window=0.5",
         "curate.sources.0={kind: environment, task: frozen_lake, size: 9}", "curate.sources.0.verifier=number",
         "curate.sources.0={kind: reasoning_gym, task: palindrome_generation, size: 9}",
@@ -100,7 +101,8 @@ TYPOS = [
     "model.pth=x", "evaluate.tasks.1.limt=3", "curate.sources.0.kind=fil", "curate.sources.0.verifier=nmber",
     "curate.near_duplicates.ngram=3", "curate.sources.0={kind: environment, task: frozen_lak, size: 9}",
     "tracking.upload_model=false", "seed=-1", "nme=x", "rlvr.providers=[critc]", "rlvr.sampler={server: true}",
-    "rlvr.lora={rank: none}", "evaluate.search={kind: best_of_m, score: likelihood}",
+    "rlvr.lora={rank: none}", "rlvr.lora=0", "sft.lora=large", "sft.lora={use_dorra: true}",
+    "evaluate.search={kind: best_of_m, score: likelihood}",
 ]  # fmt: skip
 
 

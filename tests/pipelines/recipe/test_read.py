@@ -12,6 +12,7 @@ import yaml
 from pipelines.base.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_preset, read_recipe
+from pipelines.recipe.training import Lora
 
 RECIPES = sorted((toys.ROOT / "recipes").glob("*.yaml"))
 RELEASED = {
@@ -133,6 +134,48 @@ def test_what_an_empty_section_may_stand_for(tmp_path):
     assert read.rlvr.lora is not None and read.rlvr.steps == 4
     assert [node.name for node in read_recipe(path, ["rlvr=null"]).nodes()] == ["curate", "sft", "evaluate"]
     assert read_recipe(path, ["rlvr=null", "rlvr={}"]).rlvr.steps == 100, "nothing is left to take back"
+
+
+@pytest.mark.parametrize(
+    ("short", "long"),
+    [("true", "{}"), ("true", "{rank: 16, alpha: 32}"), ("16", "{rank: 16}"), ("4", "{rank: 4, use_dora: false}"), ("false", "null")],
+)  # fmt: skip
+@pytest.mark.parametrize("section", ["sft", "rlvr"])
+def test_lora_in_short_is_lora_in_full(tmp_path, section, short, long):
+    path = toys.recipe(tmp_path)
+    one, two = (read_recipe(path, [f"{section}.lora={value}"]) for value in (short, long))
+    assert one == two
+    assert (getattr(one, section).lora is None) == (short == "false")
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        (["sft.lora=true", "sft.lora.alpha=4"], {"alpha": 4}), (["sft.lora=8", "sft.lora.alpha=4"], {"rank": 8, "alpha": 4}),
+        (["sft.lora=false", "sft.lora.rank=4"], {"rank": 4}), (["sft.lora={rank: 8}", "sft.lora=2"], {"rank": 2}),
+        (["sft.lora.use_dora=true", "sft.lora.use_rslora=true"], {"use_dora": True, "use_rslora": True}),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_a_field_of_lora_beside_its_short_form(tmp_path, changes, expected):
+    assert read_recipe(toys.recipe(tmp_path), changes).sft.lora == Lora(**expected)
+
+
+def test_a_field_of_a_server_beside_its_short_form(tmp_path):
+    read = read_recipe(toys.recipe(tmp_path), ["rlvr.sampler={serve: true}", "rlvr.sampler.serve.count=2"])
+    assert read.rlvr.sampler.serve.count == 2
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("0", "sft.lora.rank: Input should be greater"), ("-4", "sft.lora.rank"), ("16.5", "sft.lora: expected a section"),
+        ("all", "sft.lora: expected a section"), ("[16]", "sft.lora: expected a section"), ("{use_dora: 3}", "sft.lora.use_dora"),
+    ],
+)  # fmt: skip
+def test_what_lora_cannot_be(tmp_path, value, said):
+    with pytest.raises(RecipeError, match=said):
+        read_recipe(toys.recipe(tmp_path), [f"sft.lora={value}"])
 
 
 def test_the_recipe_beats_its_presets(tmp_path):

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import adapted
 import pytest
 import torch
 import toys
@@ -109,14 +110,14 @@ def test_it_learns_and_its_card_is_about_the_heldout_pairs(begun, trainer, tmp_p
     assert sum(won) / len(won) == pytest.approx(metrics["accuracy"])
 
 
-def test_lora_and_an_ensemble_of_heads(trainer, tmp_path):
+def test_lora_and_an_ensemble_of_heads(begun, trainer, tmp_path):
     changes = {"lora": {"rank": 4}, "heads": 3, "optimizer": {"learning_rate": 0.01}, "steps": 60}
     metrics = trainer(tmp_path, **changes).run()
     assert metrics["accuracy"] > 0.75
     about = json.loads((tmp_path / "out" / "model" / "whetstone.json").read_text())
     assert about["heads"] == 3 and len(about["score_mean"]) == len(about["score_std"]) == 3
     assert (tmp_path / "out" / "model" / "heads.safetensors").is_file()
-    assert not list((tmp_path / "out" / "model").glob("adapter*"))
+    adapted.check(tmp_path / "out", begun / "model", str(begun / "model"), scores=True)
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import adapted
 import pytest
 import torch
 from ranks import handed_on, kill_stage, metrics, run_stage, run_stages
@@ -77,6 +78,9 @@ def test_two_processes_give_the_weights_and_the_card_of_one(ran, prepared, case)
     cards = [read_json(ran / case / ranks / "out/report/reward_model.json") for ranks in "12"]
     assert cards[1]["heldout"] == pytest.approx(cards[0]["heldout"], abs=0.02)
     assert not (ran / case / "2/rank1/checkpoints").exists()
+    if "lora" in CASES[case][1]:
+        start = prepared[CASES[case][0]]
+        adapted.check(ran / case / "2/out", start / "model", str(start / "model"), scores=True)
 
 
 @pytest.mark.long

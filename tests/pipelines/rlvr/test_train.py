@@ -14,6 +14,7 @@ import time
 from dataclasses import replace
 from types import SimpleNamespace
 
+import adapted
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -156,6 +157,22 @@ def test_lora_with_reference_and_several_updates(tmp_path, start):
     seen = toys.history(tmp_path / "work")
     assert seen[0][1]["policy/kl_to_reference"] < seen[-1][1]["policy/kl_to_reference"] + 1e-3
     assert made.learner.updates_done == 16
+    adapted.check(tmp_path / "work/out", start / "sft/out/model", "out", atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dora_samples_and_trains_by_the_same_numbers(tmp_path, start, dtype):
+    made = trainer(
+        tmp_path, start, "rlvr.lora={rank: 4, use_dora: true}", "presets=[grpo]", "rlvr.optimizer.learning_rate=0.01",
+        f"model.dtype={dtype}",
+    )  # fmt: skip
+    made.run()
+    seen = [values for _, values in toys.history(tmp_path / "work")]
+    assert max(values["mismatch/max"] for values in seen) < (1e-4 if dtype == "float32" else 0.2)
+    assert seen[0]["policy/kl_to_reference"] < 1e-4 < seen[-1]["policy/kl_to_reference"], (
+        "the reference has no adapters"
+    )
+    adapted.check(tmp_path / "work/out", start / "sft/out/model", "out")
 
 
 def test_bfloat16(tmp_path, start):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import adapted
 import pytest
 import torch
 import toys
@@ -35,6 +36,8 @@ def test_two_processes_give_the_weights_of_one(tmp_path, start, more):
     for name in ("loss/train", "loss/heldout", "optimizer/grad_norm", "tokens/trained", "tokens/padding_share"):
         assert metrics(tmp_path / "two")[name] == pytest.approx(metrics(tmp_path / "one")[name], rel=1e-3), name
     assert not (tmp_path / "two/rank1/checkpoints").exists()
+    if "lora" in more[0]:
+        adapted.check(tmp_path / "two/out", tmp_path / "two/out/base", "../base")
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
+import adapted
 import pytest
 import torch
 import toys
@@ -136,6 +137,20 @@ def test_lora_is_merged_and_unpacked_rows_work(tmp_path, data):
         n for (n, a), b in zip(merged.named_parameters(), base.parameters(), strict=True) if not torch.equal(a, b)
     ]
     assert changed and all("proj" in n for n in changed)
+
+
+@pytest.mark.parametrize("lora", ["true", "4", "{rank: 4, use_dora: true}", "{rank: 4, use_rslora: true}"])
+def test_adapters_are_kept_beside_the_model_that_they_are_merged_into(tmp_path, data, lora):
+    made = toys.sft_trainer(tmp_path, data, f"sft.lora={lora}", "sft.steps=12", "sft.optimizer.learning_rate=0.01")
+    before = made.heldout_loss()
+    assert made.run()["loss_heldout"] < before - 0.05
+    adapted.check(tmp_path / "work/out", tmp_path / "work/out/base", "../base")
+
+
+def test_without_lora_there_is_no_adapter(tmp_path, data):
+    toys.sft_trainer(tmp_path, data, "sft.lora=false", "sft.steps=1").run()
+    assert {p.name for p in (tmp_path / "work/out").iterdir()} >= {"model", "base"}
+    assert not (tmp_path / "work/out/adapter").exists()
 
 
 def test_gradient_that_is_not_finite_is_skipped_then_stops(tmp_path, data):

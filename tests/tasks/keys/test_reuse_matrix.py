@@ -226,6 +226,7 @@ MATRIX = [
     ("sft field", field("sft.steps=3"), {"sft"}), ("sft commits", field("sft.commit.every=9"), NONE),
     ("sft ranks", field("sft.processes=3"), NONE), ("rlvr ranks", field("rlvr.processes=2"), NONE),
     ("sft learning rate", field("sft.optimizer.learning_rate=0.1"), {"sft"}), ("sft lora", field("sft.lora={rank: 2}"), {"sft"}),
+    ("sft lora in short", field("sft.lora=2"), {"sft"}), ("sft dora", field("sft.lora={use_dora: true}"), {"sft"}),
     ("rlvr field", field("rlvr.steps=3"), {"rlvr"}), ("rlvr commits", field("rlvr.commit.keep_last=9"), NONE),
     ("advantage", field("rlvr.advantage=rloo"), {"rlvr"}), ("method setting", field("rlvr.advantage={kind: grpo, scale: none}"), {"rlvr"}),
     ("sampling", field("rlvr.sampling.temperature=0.5"), {"rlvr"}), ("log rollouts", field("rlvr.log_rollouts=1"), NONE),
