@@ -85,7 +85,7 @@ def save(
     (folder / ABOUT).write_text(json.dumps(body, indent=1, sort_keys=True))
 
 
-def plain_head(network: RewardNetwork, *, only_first: bool = False) -> Tensor:
+def plain_head(network: RewardNetwork, only_first: bool = False) -> Tensor:
     """The one head of the plain checkpoint, [1, hidden]; see the module."""
     weight = network.heads.weight.detach()
     return weight[:1] if only_first else weight.mean(0, keepdim=True)

@@ -344,7 +344,7 @@ class Trainer(RewardTrainer):
         }  # fmt: skip
         lora = self.settings.lora is not None
         if lora:
-            self.save_adapter(network.model, reward_model.plain_head(network, only_first=self.two_heads))
+            self.save_adapter(network.model, reward_model.plain_head(network, self.two_heads))
         folder = self.out / "model"
         reward_model.save(
             network, self.tokenizer, folder, about, lora=lora, only_first=self.two_heads, language_head=critique is not None,

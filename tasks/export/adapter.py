@@ -11,9 +11,9 @@ from pipelines.base.files import read_object
 from tasks.export.trained import Trained
 
 CONFIG = "adapter_config.json"
-FRESH = "base"
+BASE = "base"
 """The folder, beside adapters and in an artifact, of the random model that they were trained on."""
-WHOLE = ("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json")
+WEIGHT_FILES = ("*.safetensors", "*.safetensors.index.json", "config.json", "generation_config.json")
 """Files of a model's folder that adapters have none of; the tokenizer and the template stay."""
 
 
@@ -46,8 +46,8 @@ def base(model: Trained) -> str:
     """What a model's adapters belong to, as others can name it: a hub name, the name of an artifact, the last name of a folder of this
     machine, or `base` for the random model that lies beside them."""
     named = str((read_object(of(model) / CONFIG) or {}).get("base_model_name_or_path") or "")
-    if named == f"../{FRESH}":
-        return FRESH
+    if named == f"../{BASE}":
+        return BASE
     return Path(named).name if is_folder(named) else named
 
 
@@ -62,11 +62,11 @@ def write(model: Trained, to: Path, name: str) -> None:
     Args:
         name: what the export is called.
     """
-    shutil.copytree(model.folder, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*WHOLE))
+    shutil.copytree(model.folder, to, dirs_exist_ok=True, ignore=shutil.ignore_patterns(*WEIGHT_FILES))
     shutil.copytree(of(model), to, dirs_exist_ok=True)
     named = base(model)
     config = read_object(to / CONFIG) or {}
-    config["base_model_name_or_path"] = f"{name}/{FRESH}" if named == FRESH else named
+    config["base_model_name_or_path"] = f"{name}/{BASE}" if named == BASE else named
     (to / CONFIG).write_text(json.dumps(config, indent=2, sort_keys=True))
-    if named == FRESH:
-        shutil.copytree(model.artifact.path / FRESH, to / FRESH)
+    if named == BASE:
+        shutil.copytree(model.artifact.path / BASE, to / BASE)

@@ -17,7 +17,7 @@ from tasks.export.trained import Trained
 from tasks.store.artifacts import Artifact, stored_scores
 from tasks.store.known import makes
 
-MADE = re.compile(r"[a-z_]+-[0-9a-f]{16}")
+ARTIFACT_NAME = re.compile(r"[a-z_]+-[0-9a-f]{16}")
 """The name of an artifact."""
 UNKNOWN = "unknown"
 """The hub's word for a model whose licence nobody has said."""
@@ -43,19 +43,19 @@ def _use(name: str, base: str) -> str:
     """Python that loads the model, or adapters on their base."""
     if not base:
         return USE.format(name=name)
-    where = f"{name}/{adapter.FRESH}" if base == adapter.FRESH else base
+    where = f"{name}/{adapter.BASE}" if base == adapter.BASE else base
     adapted = LOAD_ADAPTED.format(name=name, base=where)
     return "from peft import PeftModel\n" + USE.format(name=name).replace(LOAD.format(name=name), adapted)
 
 
 def _belongs(base: str, name: str) -> str:
     """What adapters belong to, and how one gets it."""
-    if base == adapter.FRESH:
+    if base == adapter.BASE:
         return (
             f"These are adapters (LoRA) for the model with random weights in the folder `{base}` beside them. Of a repository, make a copy "
             f"first: `hf download {name} --local-dir {name}`."
         )
-    if not MADE.fullmatch(base):
+    if not ARTIFACT_NAME.fullmatch(base):
         return f"These are adapters (LoRA) for the base model `{base}`, and are of use with it alone."
     return (
         f"These are adapters (LoRA) for the model that the stage before them made, `{base}`, and are of use with it alone. "

@@ -56,7 +56,7 @@ def write(
         with atomic_folder(to) as building:
             if only_adapter:
                 adapter.write(model, building, name or to.name)
-                _without_places(building / adapter.FRESH / ABOUT)
+                _without_places(building / adapter.BASE / ABOUT)
             else:
                 shutil.copytree(model.folder, building, dirs_exist_ok=True)
             _without_places(building / ABOUT)

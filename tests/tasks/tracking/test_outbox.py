@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import servers
 import toys
 
 from pipelines.base.errors import UserError
-from pipelines.base.files import read_json
+from pipelines.base.files import contents, read_json
 from pipelines.stage.report import Report
 from tasks import environment, keys
 from tasks.store import artifacts
@@ -194,6 +195,32 @@ def test_a_fetched_artifact_must_be_the_one_that_was_wanted(home):
         json.dumps(read_json(path / "manifest.json") | {"parts": {"settings": {"a": 2}}})
     )
     assert "does not give its key" in artifacts.foreign(path, "sft", key)
+
+
+@pytest.mark.parametrize("uploads", [True, False])
+def test_adapters_go_to_mlflow_with_their_model_and_come_back(home, uploads):
+    environment.prepare()
+    from tasks.tracking import fetch
+
+    parts = {"settings": {"a": 1}}
+    key, building = keys.stage_key(parts), home / "runs" / "building"
+    for name in ("model/weights.bin", "adapter/adapter_config.json", "adapter/adapter_model.safetensors"):
+        (building / name).parent.mkdir(parents=True, exist_ok=True)
+        (building / name).write_text(name)
+    path = artifacts.put(building, home / "runs", "sft", key, {"parts": parts, "numbers": {}}).path
+    work = home / "runs" / ".work" / path.name
+    upload = {"kind": "stage", "stage": "sft", "key": key, "experiment": "e", "about": ABOUT, "upload_models": uploads}
+    outbox.note(work, upload)
+    assert outbox.flush_all(60).sent == 1
+    before = contents(path)
+    shutil.rmtree(path)
+    fetched, _ = fetch.from_mlflow("sft", key, "e", TimeBudget(60.0))
+    if not uploads:
+        assert fetched is None, "they were to stay on this machine"
+        return
+    assert contents(fetched.path) == before and (path / "adapter/adapter_config.json").read_text().startswith(
+        "adapter/"
+    )
 
 
 def test_fetching_an_artifact_back_keeps_what_is_known_of_its_models(home):
