@@ -86,6 +86,7 @@ COMMANDS: dict[str, Command] = {
     ),
     "recipes": Command("flows.cli.recipes", "the recipes that come with the project"),
     "new": Command("flows.cli.new", "copy a recipe that comes with the project into a new file"),
+    "import": Command("flows.cli.import_recipe", "make a recipe of a configuration of TRL, open-r1, verl or axolotl"),
     "schema": Command("flows.cli.schema", "the JSON schema of a recipe, for completion and checks in an editor"),
     "doctor": Command("flows.cli.doctor", "check versions, devices and stores: what would fail, and how to fix it"),
     "sync": Command("flows.cli.sync", "send to MLflow what earlier runs could not send"),

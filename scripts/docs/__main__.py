@@ -10,12 +10,13 @@ import sys
 from pathlib import Path
 
 from pipelines.recipe import json_schema, shipped
-from scripts.docs import columns, methods, settings, systems
+from scripts.docs import columns, coming_from, methods, settings, systems
 from tasks.keys import sections
 
 PAGES = {
     "methods.md": methods.markdown,
     "columns.md": columns.markdown,
+    "coming-from.md": coming_from.markdown,
     "systems.md": systems.markdown,
     "settings.md": settings.markdown,
     shipped.SCHEMA.name: json_schema.text,

@@ -14,8 +14,11 @@ def _cell(bounds: list[str]) -> str:
 def markdown() -> str:
     """The text of the page."""
     lines = ["# Methods", "", "Generated from the code by `make docs`; do not edit.", ""]
-    lines += ["A method is one file in the folder of its slot, or a part of a paper's file in `pipelines/papers`; the table says what it was "
-              "checked against.", ""]
+    lines += [
+        "A method is one file in the folder of its slot, or a part of a paper's file in `pipelines/papers`; the table says what it was "
+        "checked against.",
+        "",
+    ]
     for slot in catalogue.PLACES:
         methods = catalogue.entries(slot)
         if not methods:

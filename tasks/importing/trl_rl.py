@@ -1,0 +1,186 @@
+"""The sizes and the loss of TRL's GRPO, in the fields of `rlvr`."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from pipelines.base.errors import UserError
+from tasks.importing.draft import Draft
+
+AGGREGATIONS = {
+    "grpo": "row_mean",
+    "bnpo": "token_mean",
+    "dr_grpo": "fixed_length",
+    "dapo": "token_mean",
+    "cispo": "token_mean",
+}
+"""loss_type → ours."""
+SCALES = {"group": "std", "true": "std", "batch": "batch", "none": "none", "false": "none"}
+EPS = 1e-4
+"""TRL adds it to a group's deviation."""
+STEPS = 100
+"""Of a run whose length is not known."""
+
+
+def put_size(draft: Draft, to: str, value: Any, *keys: str) -> None:
+    """Set a size that was counted over all processes, and say so where their number is not known."""
+    if draft.config.knows_processes:
+        draft.put(to, value, *keys)
+        return
+    count = draft.config.processes
+    draft.assume(to, value, f"counted for {count} process", "Give --processes N if it ran on more GPUs.", *keys)
+
+
+def rlvr(draft: Draft) -> None:
+    """The RLVR stage but for its reward, its optimizer and what is copied."""
+    updates = sizes(draft)
+    length(draft, updates)
+    advantage(draft)
+    objective(draft)
+    regularisers(draft)
+
+
+def sizes(draft: Draft) -> int:
+    """Problems and completions of a draw, and the updates that are made of them; returns these.
+
+    Raises:
+        UserError: a draw does not hold whole groups.
+    """
+    config = draft.config
+    group, device = config.positive("num_generations"), config.positive("per_device_train_batch_size")
+    accumulated, rows = config.positive("gradient_accumulation_steps"), device * config.processes
+    drawn = _drawn(draft, rows, accumulated)
+    updates = max(1, drawn // (rows * accumulated))
+    completions = max(drawn, rows * accumulated)
+    if completions % group:
+        raise UserError(
+            config.name("num_generations"),
+            f"a step has {completions} completions on {config.processes} process(es), which are no whole groups of {group}",
+            "Say how many processes it ran on: --processes N.",
+        )
+    keys = (
+        "per_device_train_batch_size",
+        "gradient_accumulation_steps",
+        "generation_batch_size",
+        "steps_per_generation",
+    )
+    put_size(draft, ".prompts", completions // group, *keys)
+    draft.put(".group_size", group, "num_generations")
+    if drawn % (rows * accumulated) and drawn > rows * accumulated:
+        draft.leave(
+            "steps_per_generation",
+            "a draw is no whole number of updates there",
+            f"The recipe makes {updates} of each draw.",
+        )
+    if updates > completions // group:
+        draft.leave(
+            "steps_per_generation", f"{updates} updates of a draw would divide its {completions // group} groups",
+            "The recipe makes one update of each group.",
+        )  # fmt: skip
+        updates = completions // group
+    draft.put(".mini_batches", updates, *keys)
+    return updates
+
+
+def _drawn(draft: Draft, rows: int, accumulated: int) -> int:
+    """Completions of a draw."""
+    config = draft.config
+    if config.has("generation_batch_size") and config.has("steps_per_generation"):
+        raise UserError(
+            config.name("generation_batch_size"),
+            f"{config.name('steps_per_generation')} says the same",
+            "Give one of them.",
+        )
+    if config.has("generation_batch_size"):
+        drawn = config.positive("generation_batch_size")
+        if drawn % rows:
+            raise UserError(
+                config.name("generation_batch_size"),
+                f"{drawn} is no multiple of the {rows} completions of a pass on {config.processes} process(es)",
+                "Say how many processes it ran on: --processes N.",
+            )
+        return drawn
+    return rows * (config.positive("steps_per_generation") if config.has("steps_per_generation") else accumulated)
+
+
+def length(draft: Draft, updates: int) -> None:
+    """Steps: draws of `prompts` problems."""
+    config = draft.config
+    passes, limit, epochs = (
+        config.positive("num_iterations") if config.has("num_iterations") else 1,
+        config.take("max_steps"),
+        config.take("num_train_epochs"),
+    )
+    if limit is not None and limit > 0:
+        draft.put(".steps", max(1, math.ceil(limit / (updates * passes))), "max_steps")
+        draft.map("num_train_epochs", "", "max_steps decides")
+        return
+    draft.map("max_steps", "", "not positive: the epochs decide")
+    if config.rows:
+        steps = max(1, int(config.rows // draft.recipe["rlvr"]["prompts"] * epochs))
+        draft.put(".steps", steps, "num_train_epochs")
+        return
+    prompts = draft.recipe["rlvr"]["prompts"]
+    draft.assume(
+        ".steps", STEPS, f"{epochs:g} epochs are rows x {epochs:g} / {prompts} steps, and the number of rows is not known",
+        "Give --rows N, or set steps.", "num_train_epochs",
+    )  # fmt: skip
+
+
+def advantage(draft: Draft) -> None:
+    """How rewards are compared."""
+    config = draft.config
+    value = config.take("scale_rewards")
+    scale = SCALES.get(str(value).lower())
+    if scale is None:
+        raise UserError(
+            config.name("scale_rewards"), f"{str(value)[:40]!r} is none of group, batch and none", "Correct it."
+        )
+    draft.put(
+        ".advantage", {"kind": "grpo", "scale": scale} | ({} if scale == "none" else {"eps": EPS}), "scale_rewards"
+    )
+
+
+def objective(draft: Draft) -> None:
+    """The clipped loss and its mean."""
+    config = draft.config
+    kind, low, high = config.take("loss_type"), float(config.take("epsilon")), config.take("epsilon_high")
+    high, level = float(low if high is None else high), config.take("importance_sampling_level")
+    part: dict[str, Any] = {"kind": "gspo" if level == "sequence" else "clip", "low": low, "high": high}
+    keys = ["loss_type", "importance_sampling_level", "epsilon", "epsilon_high"]
+    if kind not in AGGREGATIONS:
+        draft.leave("loss_type", "not one of our losses", "The recipe has dapo's, the default there.")
+    elif kind == "cispo":
+        part = {"kind": "cispo", "high": high - 1}
+        if high <= 1:
+            draft.leave(
+                "epsilon_high" if config.has("epsilon_high") else "loss_type",
+                f"an upper bound of {high:g} on the weight itself cuts every weight at 1 and above", "The recipe has our default, 5.",
+            )  # fmt: skip
+            part = {"kind": "cispo"}
+    if level not in ("token", "sequence"):
+        draft.leave("importance_sampling_level", "neither token nor sequence", "The recipe has token.")
+    delta = config.take("delta")
+    if delta is not None and part["kind"] == "clip" and delta > 1 + high:
+        part["dual"] = float(delta)
+        keys.append("delta")
+    elif delta is not None:
+        draft.leave(
+            "delta",
+            "`dual` bounds the loss of negative advantages where it is above 1 + high",
+            "Leave it out, or raise it.",
+        )
+    draft.put(".objective", part, *keys)
+    draft.put(".loss_aggregation", AGGREGATIONS.get(kind, "token_mean"), "loss_type")
+
+
+def regularisers(draft: Draft) -> None:
+    """The KL to the reference and the entropy."""
+    config = draft.config
+    beta, entropy = float(config.take("beta") or 0), float(config.take("entropy_coef") or 0)
+    draft.put(".divergence", {"kind": "k3", "weight": beta} if beta else None, "beta")
+    if entropy:
+        draft.put(".auxiliary_loss", [{"kind": "entropy", "weight": entropy}], "entropy_coef")
+    else:
+        draft.map("entropy_coef", "", "changes nothing at this value")

@@ -1,0 +1,191 @@
+"""TRL configurations as recipes: sizes, losses and what has no counterpart."""
+
+from __future__ import annotations
+
+import math
+
+import configurations as own
+import pytest
+
+from pipelines.base.errors import UserError
+
+
+def test_grpo(tmp_path):
+    result = own.read(tmp_path, own.TRL_GRPO, processes=4)
+    recipe, rlvr = result.recipe, result.recipe.rlvr
+    # a draw: 8 a device x 8 passes x 4 processes = 256 completions, 64 groups of 4; an update is 8 x 2 x 4 = 64 of them
+    assert (rlvr.prompts, rlvr.group_size, rlvr.mini_batches, rlvr.epochs) == (64, 4, 4, 2)
+    assert rlvr.steps == 800 / (4 * 2)
+    assert rlvr.advantage == {"kind": "grpo", "scale": "batch", "eps": 1e-4}
+    assert rlvr.objective == {"kind": "clip", "low": 0.2, "high": 0.28, "dual": 3.0}
+    assert rlvr.divergence == {"kind": "k3", "weight": 0.04} and rlvr.loss_aggregation == {"kind": "row_mean"}
+    terms = rlvr.reward["terms"]
+    assert [term["weight"] for term in terms] == [1.0, 0.5, 0.25]
+    assert terms[0]["kind"] == "verifier" and "verifier" not in terms[0]
+    assert terms[1]["verifier"] == "regex" and terms[2] == {
+        "kind": "function",
+        "path": "lab.rewards:brevity",
+        "weight": 0.25,
+    }
+    assert (rlvr.sampling.max_tokens, rlvr.sampling.temperature, rlvr.sampling.top_k) == (1024, 0.9, 50)
+    rate = rlvr.optimizer
+    assert (rate.learning_rate, rate.schedule, rate.final_share, rate.warmup) == (2e-6, "cosine", 0.1, 10)
+    assert rate.betas == (0.9, 0.999)
+    (source,) = recipe.curate.sources
+    assert (source.kind, source.path, source.name, source.verifier) == ("hub", "org/sums", "main", "math")
+    assert source.columns == {"answer": "solution"} and recipe.curate.splits == {"train": 1.0}
+    assert recipe.curate.max_prompt_tokens == 256 and recipe.curate.near_duplicates is None
+    assert recipe.name == "sums-grpo" and recipe.seed == 7 and recipe.model.weights_dtype == "bfloat16"
+    left = {each.field: each for each in result.draft.left_out}
+    assert left.keys() == {"use_vllm", "logging_steps", "report_to"} and "sampler" in left["use_vllm"].instead
+    assert result.draft.assumed == []
+
+
+def test_one_generation_for_each_update_by_default(tmp_path):
+    config = {key: value for key, value in own.TRL_GRPO.items() if key != "steps_per_generation"}
+    rlvr = own.read(tmp_path, config).recipe.rlvr
+    assert (rlvr.prompts, rlvr.mini_batches, rlvr.steps) == (8 * 2 // 4, 1, 400)
+
+
+def test_generations_smaller_than_an_update_are_one_draw(tmp_path):
+    rlvr = own.read(tmp_path, own.TRL_GRPO | {"gradient_accumulation_steps": 8, "steps_per_generation": 2}).recipe.rlvr
+    assert (rlvr.prompts, rlvr.mini_batches) == (16, 1)
+
+
+def test_a_draw_without_whole_groups_asks_for_the_processes(tmp_path):
+    config = {
+        "model_name_or_path": "a/b",
+        "dataset_name": "a/c",
+        "per_device_train_batch_size": 2,
+        "num_generations": 16,
+    }
+    with pytest.raises(UserError, match=r"num_generations: a step has 2 completions on 1 process.*--processes"):
+        own.read(tmp_path, config)
+    assert own.read(tmp_path, config, processes=8).recipe.rlvr.prompts == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "aggregation"),
+    [("bnpo", "token_mean"), ("dapo", "token_mean"), ("dr_grpo", "fixed_length"), ("grpo", "row_mean")],
+)
+def test_means(tmp_path, kind, aggregation):
+    assert own.read(tmp_path, own.TRL_GRPO | {"loss_type": kind}).recipe.rlvr.loss_aggregation == {"kind": aggregation}
+
+
+def test_the_bound_of_cispo_is_of_the_weight_itself(tmp_path):
+    result = own.read(tmp_path, own.TRL_GRPO | {"loss_type": "cispo", "epsilon_high": 5.0})
+    assert result.recipe.rlvr.objective == {"kind": "cispo", "high": 4.0}
+    assert own.kinds(result)["delta"] == "left_out"
+    result = own.read(tmp_path, own.TRL_GRPO | {"loss_type": "cispo", "epsilon_high": 0.28})
+    assert result.recipe.rlvr.objective == {"kind": "cispo"} and own.kinds(result)["epsilon_high"] == "left_out"
+
+
+def test_ratios_of_sequences_are_gspo(tmp_path):
+    config = own.TRL_GRPO | {
+        "importance_sampling_level": "sequence",
+        "epsilon": 3e-4,
+        "epsilon_high": 4e-4,
+        "delta": None,
+    }
+    assert own.read(tmp_path, config).recipe.rlvr.objective == {"kind": "gspo", "low": 3e-4, "high": 4e-4}
+
+
+@pytest.mark.parametrize(("value", "scale"), [(True, "std"), (False, "none"), ("group", "std"), ("none", "none")])
+def test_scales(tmp_path, value, scale):
+    assert own.read(tmp_path, own.TRL_GRPO | {"scale_rewards": value}).recipe.rlvr.advantage["scale"] == scale
+
+
+def test_epochs_of_an_rl_run_need_the_rows(tmp_path):
+    config = {key: value for key, value in own.TRL_GRPO.items() if key not in ("max_steps", "steps_per_generation")}
+    config |= {"num_train_epochs": 1.5}
+    assert own.read(tmp_path, config, rows=1003).recipe.rlvr.steps == 1003 // 4 * 3 // 2
+    result = own.read(tmp_path, config)
+    assert [each.field for each in result.draft.assumed] == ["rlvr.prompts", "rlvr.steps"]
+
+
+def test_sft(tmp_path):
+    result = own.read(tmp_path, own.TRL_SFT, processes=2)
+    sft = result.recipe.sft
+    assert (sft.tokens_per_step, sft.max_length, sft.epochs, sft.packing, sft.turns) == (
+        4 * 2 * 2 * 512,
+        512,
+        2.0,
+        True,
+        "all",
+    )
+    assert sft.micro_batch_tokens == 4 * 512 and sft.heldout is None
+    assert (
+        sft.lora.rank == 16
+        and sft.lora.alpha == pytest.approx(32 * math.sqrt(16))
+        and sft.lora.target_modules == "all-linear"
+    )
+    assert (sft.optimizer.learning_rate, sft.optimizer.warmup, sft.optimizer.max_grad_norm) == (2e-5, 0.1, 1e6)
+    assert result.recipe.curate.sources[0].kind == "file" and own.kinds(result)["optim"] == "left_out"
+
+
+def test_rows_become_tokens(tmp_path):
+    config = own.TRL_SFT | {"packing": False}
+    assert own.read(tmp_path, config, processes=1, row_tokens=100).recipe.sft.tokens_per_step == 800
+    result = own.read(tmp_path, config, processes=1)
+    assert result.recipe.sft.tokens_per_step == 8 * 512 and "8 rows a step" in result.draft.assumed[0].why
+
+
+def test_what_is_trained_of_a_conversation_is_said(tmp_path):
+    config = {key: value for key, value in own.TRL_SFT.items() if key != "assistant_only_loss"}
+    result = own.read(tmp_path, config, processes=1, method="sft")
+    assert result.recipe.sft.turns == "last" and [each.field for each in result.draft.assumed] == ["sft.turns"]
+
+
+def test_dpo(tmp_path):
+    result = own.read(tmp_path, own.TRL_DPO, processes=8)
+    stage = result.recipe.stages["preference"].settings
+    assert stage.loss == {"kind": "robust_dpo", "beta": 0.05, "false_rate": 0.1}
+    assert (stage.pairs_per_step, stage.sft_weight, stage.epochs) == (64, 1.0, 3.0)
+    assert (stage.heldout, stage.evaluate_every, stage.checkpoint_selection) == ("heldout", 25, "best")
+    sources = result.recipe.stages["data"].settings.sources
+    assert [(each.split, each.splits) for each in sources] == [("train", ["train"]), ("test", ["heldout"])]
+
+
+@pytest.mark.parametrize(
+    ("kind", "loss"),
+    [
+        (["sigmoid"], {"kind": "dpo", "beta": 0.05, "label_smoothing": 0.1}),
+        (["ipo"], {"kind": "ipo", "beta": 0.05}),
+        (["apo_down"], {"kind": "apo", "anchor": "down", "beta": 0.05}),
+        (
+            ["sigmoid", "bco_pair", "sft"],
+            {"kind": "mpo", "preference": 0.8, "quality": 0.2, "generation": 1.0, "beta": 0.05},
+        ),
+    ],
+)
+def test_losses_of_dpo(tmp_path, kind, loss):
+    result = own.read(tmp_path, own.TRL_DPO | {"loss_type": kind, "loss_weights": [0.8, 0.2, 1.0]})
+    assert result.recipe.stages["preference"].settings.loss == loss
+
+
+def test_a_loss_that_is_none_of_ours_is_listed(tmp_path):
+    result = own.read(tmp_path, own.TRL_DPO | {"loss_type": "discopop"})
+    assert (
+        own.kinds(result)["loss_type"] == "left_out"
+        and result.recipe.stages["preference"].settings.loss["kind"] == "dpo"
+    )
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("learning_rate", "fast"), ("num_generations", 2.5), ("num_generations", 0), ("per_device_train_batch_size", True),
+        ("reward_weights", [1.0]), ("scale_rewards", "some"), ("lr_scheduler_kwargs", [1]), ("warmup_steps", -1),
+        ("max_completion_length", -5),
+        ("beta", {"a": 1}), ("generation_batch_size", 64), ("temperature", "$TEMPERATURE"), ("reward_funcs", [[1]]),
+    ],
+)  # fmt: skip
+def test_values_of_the_wrong_kind_name_their_field(tmp_path, field, value):
+    with pytest.raises(UserError, match=field):
+        own.read(tmp_path, own.TRL_GRPO | {field: value})
+
+
+@pytest.mark.parametrize("field", ["model_name_or_path", "dataset_name"])
+def test_without_a_model_or_data_there_is_no_recipe(tmp_path, field):
+    with pytest.raises(UserError, match=field):
+        own.read(tmp_path, {key: value for key, value in own.TRL_GRPO.items() if key != field})

@@ -1,0 +1,113 @@
+"""verl configurations as recipes: scripts with overrides, and YAML."""
+
+from __future__ import annotations
+
+import configurations as own
+import pytest
+
+from pipelines.base.errors import UserError
+
+
+def test_a_script(tmp_path):
+    result = own.read(tmp_path, own.VERL, name="run.sh", rows=5000)
+    rlvr = result.recipe.rlvr
+    assert (rlvr.prompts, rlvr.group_size, rlvr.mini_batches, rlvr.epochs, rlvr.steps) == (512, 16, 4, 2, 27)
+    assert [each.path for each in result.recipe.curate.sources] == ["rows.parquet", "others.parquet"]
+    assert (
+        rlvr.sampling.max_tokens == 1024
+        and rlvr.optimizer.learning_rate == 2e-6
+        and rlvr.optimizer.weight_decay == 0.01
+    )
+    assert rlvr.optimizer.warmup == 5 * 4 * 2  # theirs counts steps, ours updates
+    assert rlvr.advantage == {"kind": "grpo", "scale": "none"}
+    assert rlvr.objective == {"kind": "clip", "low": 0.2, "high": 0.28, "dual": 10.0}
+    assert rlvr.loss_aggregation == {"kind": "fixed_length", "length": 1}
+    assert rlvr.divergence == {"kind": "k3", "weight": 0.01} and rlvr.auxiliary_loss == [
+        {"kind": "entropy", "weight": 0.001}
+    ]
+    assert rlvr.filter == {"kind": "mixed"} and rlvr.sampling_schedule == {"kind": "dynamic", "max_draws": 10}
+    assert rlvr.shaping == [{"kind": "soft_overlong", "buffer": 0.25, "factor": 1.0}]
+    left = {each.field: each.instead for each in result.draft.left_out}
+    assert "evaluate.tasks" in left["data.val_files"] and "processes" in left["trainer.n_gpus_per_node"]
+
+
+def test_yaml_with_a_critic(tmp_path):
+    result = own.read(tmp_path, own.VERL_PPO, "actor_rollout_ref.rollout.temperature=0.7")
+    rlvr = result.recipe.rlvr
+    assert rlvr.advantage == {"kind": "gae", "discount": 0.99, "lam": 0.95}
+    assert rlvr.providers == [{"kind": "critic", "learning_rate": 2e-5, "epochs": 1, "discount": 0.99, "warm_up": 3}]
+    assert rlvr.divergence == {"kind": "k1", "where": "reward", "weight": 0.005}
+    assert (rlvr.steps, rlvr.group_size, rlvr.mini_batches, rlvr.sampling.temperature, rlvr.sampling.top_k) == (
+        40,
+        1,
+        4,
+        0.7,
+        0,
+    )
+    assert rlvr.optimizer.schedule == "cosine" and rlvr.optimizer.warmup == 0.2
+    assert rlvr.lora.rank == 8 and rlvr.lora.alpha == 32 and rlvr.lora.target_modules == "all-linear"
+    assert result.draft.left_out == []
+
+
+@pytest.mark.parametrize(
+    ("estimator", "kind"),
+    [
+        ("rloo", "rloo"),
+        ("reinforce_plus_plus", "reinforce_pp"),
+        ("reinforce_plus_plus_baseline", "reinforce_pp_baseline"),
+        ("grpo", "grpo"),
+    ],
+)
+def test_advantages(tmp_path, estimator, kind):
+    result = own.read(tmp_path, own.VERL_PPO, f"algorithm.adv_estimator={estimator}")
+    assert result.recipe.rlvr.advantage["kind"] == kind and result.recipe.rlvr.providers == []
+
+
+def test_remax_has_no_counterpart(tmp_path):
+    result = own.read(tmp_path, own.VERL_PPO, "algorithm.adv_estimator=remax")
+    assert own.kinds(result)["algorithm.adv_estimator"] == "left_out" and result.recipe.rlvr.advantage == {
+        "kind": "rloo"
+    }
+
+
+def test_one_clip_ratio_is_both(tmp_path):
+    objective = own.read(tmp_path, own.VERL_PPO, "actor_rollout_ref.actor.clip_ratio=0.1").recipe.rlvr.objective
+    assert objective == {"kind": "clip", "low": 0.1, "high": 0.1, "dual": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("mode", "objective", "mean"),
+    [
+        ("gspo", {"kind": "gspo", "low": 0.2, "high": 0.2}, "row_mean"),
+        ("cispo", {"kind": "cispo", "low": 0.2, "high": 0.2}, "token_mean"),
+        ("gpg", {"kind": "reinforce"}, "token_mean"),
+    ],
+)
+def test_objectives(tmp_path, mode, objective, mean):
+    rlvr = own.read(tmp_path, own.VERL_PPO, f"actor_rollout_ref.actor.policy_loss.loss_mode={mode}").recipe.rlvr
+    assert rlvr.objective == objective and rlvr.loss_aggregation == {"kind": mean}
+
+
+def test_a_plain_kl_as_a_loss_is_refused_in_words(tmp_path):
+    config = own.VERL_PPO | {"algorithm": {"adv_estimator": "rloo"}}
+    result = own.read(
+        tmp_path, config, "actor_rollout_ref.actor.use_kl_loss=True", "actor_rollout_ref.actor.kl_loss_type=kl"
+    )
+    assert (
+        result.recipe.rlvr.divergence is None
+        and own.kinds(result)["actor_rollout_ref.actor.kl_loss_type"] == "left_out"
+    )
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "data.train_batch_size=many",
+        "algorithm.lam=[1, 2]",
+        "actor_rollout_ref.rollout.n=0",
+        "data.max_response_length=$LENGTH",
+    ],
+)
+def test_values_of_the_wrong_kind_name_their_field(tmp_path, override):
+    with pytest.raises(UserError, match=override.partition("=")[0]):
+        own.read(tmp_path, own.VERL_PPO, override)
