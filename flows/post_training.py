@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks import environment, worker
-from tasks.tracking import leases, links, outbox
+from tasks.tracking import leases, links, mirrors, outbox
 
 environment.prepare()
 
@@ -60,6 +60,7 @@ def post_training(
         preflight.require(read, prepared.will_run)
     done = needed_before(read, chosen, plan(read)) if chosen != read.stage_names() else {}
     outbox.flush_all(read.tracking.timeout_s)
+    mirrors.take_up()
     pipeline = Pipeline.open(read, source=recipe, overrides=overrides)
     pipeline.before = dict(done)
     try:

@@ -26,7 +26,7 @@ from tasks.planning import Planned
 from tasks.stages import StageResult, checkpoints_read, experiment_name, fetch_inputs, inputs_of, plan, training_data
 from tasks.store import index
 from tasks.store.artifacts import Artifact
-from tasks.tracking import benchmarks, heartbeat, leases, outbox, record
+from tasks.tracking import benchmarks, heartbeat, leases, mirrors, outbox, record
 from tasks.tracking.time_budget import TimeBudget, TrackerError
 
 log = logging.getLogger("whetstone.pipeline")
@@ -270,6 +270,7 @@ class Pipeline:
         waits for the prompt.
         """
         summary = self.summary()
+        mirrors.flush(mirrors.AT_THE_END_S if status == "FINISHED" else 1.0)
         if self.recorded:
             return summary
         if self.alive:

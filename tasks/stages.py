@@ -26,7 +26,7 @@ from tasks.environment import runs_folder
 from tasks.planning import Expected, Planned
 from tasks.store import artifacts
 from tasks.store.artifacts import Artifact
-from tasks.tracking import alarms, fetch, outbox, record
+from tasks.tracking import alarms, fetch, mirrors, outbox, record
 from tasks.tracking.names import flatten
 from tasks.tracking.time_budget import TimeBudget, TrackerError
 
@@ -218,10 +218,9 @@ def _run(
         shutil.rmtree(work, ignore_errors=True)
     about = _about(node, parts, {label: done[s] for label, s in node.inputs.items()})
     tracker = tracking.StageTracker(stage, work, experiment_name(recipe), parent, about)
-    began = time.monotonic()
-    before = _seconds_so_far(work)
-
-    tick = _ticker(stage, kind, work, tracker, show, lambda: _begin_next(recipe, later, done, fresh))
+    mirrored = mirrors.begin(node, key, work, parent, about)
+    began, before = time.monotonic(), _seconds_so_far(work)
+    tick = _ticker(stage, kind, work, (tracker, mirrored), show, lambda: _begin_next(recipe, later, done, fresh))
     _clear_scraps(work)
     try:
         with slot(kind):
@@ -232,7 +231,7 @@ def _run(
     except BaseException as error:
         _seconds_so_far(work, before + time.monotonic() - began)
         error = _under_its_name(error, node)
-        _close_run(tracker, patience, error)
+        _close_run(tracker, mirrored, patience, error)
         raise error from None
     finally:
         tick()
@@ -256,6 +255,7 @@ def _run(
     upload |= _upload(node, done, _steps(work, metrics)) | {"tags": {"whetstone.achieved": outcome} if outcome else {}}
     outbox.note(work, upload)
     artifact = artifacts.put(work / "out", runs_folder(), kind, key, body)
+    mirrored.finish("FINISHED", artifact.path)
     outbox.flush(outbox.add(work), patience)
     return StageResult(stage, "ran", artifact, why, seconds, outbox.uploaded(artifact.path).models)
 
@@ -290,7 +290,7 @@ def _begin_next(recipe: Recipe, later: Sequence[str], done: dict[str, Artifact],
 
 
 def _ticker(
-    stage: str, kind: str, work: Path, tracker: Any, show: Show | None, prepare: Callable[[], None]
+    stage: str, kind: str, work: Path, trackers: tuple[Any, ...], show: Show | None, prepare: Callable[[], None]
 ) -> Callable[[], None]:
     """What is done several times a second while a stage runs: its metrics are sent, its alarms said, its progress shown.
 
@@ -302,7 +302,8 @@ def _ticker(
 
     def tick() -> None:
         nonlocal prepared
-        tracker.tick()
+        for tracker in trackers:
+            tracker.tick()
         if not prepared:  # what would take a second at the end, while the stage works
             prepared = True
             prepare()
@@ -320,19 +321,25 @@ def _progress(work: Path) -> dict[str, Any]:
     return read_object(work / PROGRESS, **kinds) or {}  # type: ignore[arg-type]
 
 
-def _close_run(tracker: Any, patience: TimeBudget, error: BaseException) -> None:
+def _close_run(tracker: Any, mirrored: mirrors.StageMirrors, patience: TimeBudget, error: BaseException) -> None:
     """Mark the MLflow run of a stage that ended without a result; kept in the outbox where MLflow is away."""
     from tasks.tracking import api as tracking
 
+    mirrored.finish(_ending(error))
     patience = TimeBudget(min(patience.left or 0.0, 5.0))  # somebody waits for the message, or has pressed Ctrl+C
     tracker.finish(patience)
     if tracker.run_id is None:
         return
-    status, tags = "FAILED" if isinstance(error, Exception) else "KILLED", {"whetstone.error": redact(error)}
+    status, tags = _ending(error), {"whetstone.error": redact(error)}
     try:
         patience.run(lambda: tracking.close(tracker.run_id, status, tags))
     except TrackerError:
         outbox.add_run(tracker.run_id, {"kind": "close", "status": status, "tags": tags})
+
+
+def _ending(error: BaseException) -> str:
+    """MLflow's word for how a stage ended that this error has ended."""
+    return "FAILED" if isinstance(error, Exception) else "KILLED"
 
 
 def _clear_scraps(work: Path) -> None:

@@ -63,10 +63,11 @@ def _unchanged(prepared: Any, began: float, arguments: argparse.Namespace) -> di
     """Return the result of a run in which every stage is reused, without starting Prefect or MLflow."""
     from tasks.pipeline import Pipeline
     from tasks.stages import StageResult
-    from tasks.tracking import leases, outbox
+    from tasks.tracking import leases, mirrors, outbox
 
     if outbox.waiting():
         outbox.flush_all(prepared.recipe.tracking.timeout_s)
+    mirrors.take_up()
     pipeline = Pipeline.unchanged(prepared.recipe, str(arguments.recipe), arguments.set)
     pipeline.began = began
     for p in prepared.planned:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import argparse
 
+SECONDS = 600.0
+"""How long the command waits for mirrors in other trackers."""
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add no options: the command has none."""
@@ -15,14 +18,18 @@ def command(arguments: argparse.Namespace) -> int:
 
     environment.prepare()
     environment.check_reachable()
-    from tasks.tracking import leases, outbox
+    from tasks.tracking import leases, mirrors, outbox
 
     flushed = outbox.flush_all(None)
+    mirrors.take_up(again=True)
+    missing = mirrors.flush(SECONDS)
     closed = leases.close_abandoned() + leases.close_unresponsive()
     if closed:
         print(f"closed {closed} run{'s' if closed > 1 else ''} whose process is gone")
     for line in flushed.refused:
         print(f"refused for good, and set aside in {outbox.folder() / 'refused'}: {line}")
+    if missing:
+        print(f"not mirrored: {'; '.join(missing)}")
     if flushed.pending:
         print(f"{flushed.pending} uploads are still pending; try again later")
         return 1

@@ -338,6 +338,10 @@ class Evaluate(Settings):
         return self
 
 
+Mirror = Literal["wandb", "tensorboard", "trackio"]
+"""A tracker, by the name of its Python client."""
+
+
 class Tracking(Settings):
     """What is stored in MLflow. None of it changes a result."""
 
@@ -351,5 +355,7 @@ class Tracking(Settings):
     """Questions of each benchmark whose answers MLflow shows side by side, for each checkpoint; 0 for none."""
     rollouts: int = free(32, ge=0, le=10_000)
     """Logged rollouts that MLflow shows with step, status and reward components, spread over the steps; 0 for none."""
+    mirror: list[Mirror] = free([])
+    """Other trackers that show the runs of stages too: wandb, tensorboard, trackio; MLflow stays the record."""
     timeout_s: float = free(60.0, gt=0, le=1e7)
     """How long a finished stage waits for an unreachable tracking server before the run continues; nothing is lost."""

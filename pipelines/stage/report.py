@@ -181,7 +181,7 @@ def visible_lines(folder: Path, offset: int, name: str = SPOOL) -> Iterator[tupl
     if not path.is_file():
         return
     size = path.stat().st_size
-    limit = min(size, _visible_bytes(folder)) if name == SPOOL else size
+    limit = min(size, visible_bytes(folder)) if name == SPOOL else size
     with open(path, "rb") as handle:
         offset = offset if 0 <= offset <= size else 0
         if offset:
@@ -197,7 +197,8 @@ def visible_lines(folder: Path, offset: int, name: str = SPOOL) -> Iterator[tupl
             yield offset, parse_line(raw)
 
 
-def _visible_bytes(folder: Path) -> int:
+def visible_bytes(folder: Path) -> int:
+    """Up to which byte the spool may be forwarded."""
     try:
         return max(0, int((folder / VISIBLE).read_text()))
     except (OSError, ValueError):  # written again with the next commit, and at the latest when the stage ends

@@ -493,6 +493,19 @@ def test_samples_and_what_is_made_of_them(tmp_path, home, known):
     assert [q["ask"] for q in known].count("rows") == 1
 
 
+def missing_package(monkeypatch, missing):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == missing else real(name, *more))
+
+
+@pytest.mark.parametrize("name", ["wandb", "tensorboard", "trackio"])
+def test_a_mirror_needs_its_client(tmp_path, known, monkeypatch, name):
+    missing_package(monkeypatch, name)
+    told = problems(tmp_path, f"tracking.mirror=[{name}]")["tracking.mirror"]
+    assert f"the client of {name} is not installed" in told and install_hint(name) in told
+    assert "tracking.mirror" not in problems(tmp_path)
+
+
 def test_a_corpus_that_is_not_there_is_known_before_the_first_stage(tmp_path, known, monkeypatch):
     rows = tmp_path / "rows.jsonl"
     rows.write_text("{}\n")
@@ -509,8 +522,7 @@ def test_a_corpus_that_is_not_there_is_known_before_the_first_stage(tmp_path, kn
     assert set(refused) == fields and all("a passage a line" in text for text in refused.values())
     Path(lost).write_text("a b\n")
     assert not problems(tmp_path, reward, curate={"sources": sources})
-    real = importlib.util.find_spec
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *more: None if name == "bm25s" else real(name, *more))
+    missing_package(monkeypatch, "bm25s")
     refused = problems(tmp_path, curate={"sources": sources})
     assert {"curate.sources.0.corpus", "curate.sources.1.config", "curate.sources.2.config"} == set(refused)
     assert all(install_hint("search") in text for text in refused.values())

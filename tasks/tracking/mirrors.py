@@ -1,0 +1,269 @@
+"""Mirrors: what MLflow is told of a stage's run, shown in other trackers too (`tracking.mirror`).
+
+A stage has an entry under `runs/.mirrors`: its feed (`feed`) and, for each tracker, the state of the process that sends it (`process`).
+MLflow stays the record: nothing is read back from a mirror, and one that is slow, fails or is not installed costs a warning.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pipelines.base import owner
+from pipelines.base.files import REPORT, read_manifest, read_object, write_atomic
+from pipelines.base.project import python
+from pipelines.base.secrets import redact
+from pipelines.recipe.stage_kind import SCORES, Node, kind_named
+from pipelines.stage.report import SPOOL
+from tasks.environment import home, runs_folder
+from tasks.store import index
+from tasks.tracking import benchmarks, links, record
+from tasks.tracking.mirror.feed import Feed
+from tasks.tracking.mirror.process import FINISH, JOB, state_file, state_of
+
+log = logging.getLogger("whetstone.mirror")
+EVERY_S = 0.5
+RETRY_S = (5.0, 30.0, 120.0)
+"""Seconds until a process that failed is started again: the more often it has failed, the later."""
+AT_THE_END_S = 15.0
+"""How long the end of a run waits for its mirrors."""
+TRIES = 5
+"""Starts that failed, after which only `whetstone sync` tries again."""
+_children: dict[tuple[Path, str], subprocess.Popen[bytes]] = {}
+_warned: set[tuple[Path, str]] = set()
+_lock = threading.Lock()
+
+
+def folder() -> Path:
+    """Where the entries are, one for each stage: `runs/.mirrors/sft-KEY`."""
+    return runs_folder() / ".mirrors"
+
+
+class StageMirrors:
+    """The mirrors of a stage that runs. Nothing here raises, and nothing waits.
+
+    Args:
+        stage: its name; `work` its work folder, in which the spool is.
+        entry: of this stage.
+    """
+
+    def __init__(self, stage: str, work: Path, entry: Path, names: list[str]) -> None:
+        self.stage, self.work, self.entry, self.names = stage, work, entry, names
+        self.feed: Feed | None = None
+        self._next = 0.0
+
+    def tick(self) -> None:
+        """Feed what is new, and keep a process going for each mirror."""
+        if not self.names or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + EVERY_S
+        with _harmless(self.stage):
+            self.feed = self.feed or Feed(self.entry)
+            self.feed.take(self.work)
+            for name in self.names:
+                _keep_going(self.entry, name)
+
+    def finish(self, status: str, artifact: Path | None = None) -> None:
+        """Say that the stage has ended; its mirrors go on by themselves until they have everything."""
+        if not self.names:
+            return
+        self._next = 0.0
+        self.tick()
+        with _harmless(self.stage):
+            _finish(self.entry, status, artifact)
+
+
+@contextlib.contextmanager
+def _harmless(stage: str) -> Iterator[None]:
+    """A mirror is no reason for a run to fail: what goes wrong is said once."""
+    try:
+        yield
+    except Exception as error:
+        if (Path(stage), "") not in _warned:
+            _warned.add((Path(stage), ""))
+            log.warning("%s: its mirrors are not fed: %s", stage, redact(error))
+
+
+def begin(node: Node, key: str, work: Path, parent: str | None, about: dict[str, Any]) -> StageMirrors:
+    """The mirrors that the recipe wants of a stage; a stage that goes on has those with which it began.
+
+    Args:
+        key: of the stage; `about` what MLflow's run of it is opened with.
+        parent: the pipeline's run.
+    """
+    recipe, names = node.recipe, list(node.recipe.tracking.mirror)
+    entry = folder() / f"{node.kind.name}-{key}"
+    mirrors = StageMirrors(node.name, work, entry, names)
+    with _harmless(node.name):
+        if not (work / SPOOL).exists():  # of an earlier run of the same key
+            shutil.rmtree(entry, ignore_errors=True)
+        if not names:
+            return mirrors
+        experiment = recipe.tracking.experiment or recipe.name
+        run = next((r for r in reversed(index.runs()) if r["run_id"] == parent), {}) if parent else {}
+        earlier = read_object(entry / JOB, id=str, group=str, began=(int, float)) or {}
+        kept = {name: earlier[name] for name in ("id", "group", "began") if name in earlier}
+        job = {
+            "id": uuid.uuid4().hex[:8], "began": time.time(), "home": str(home()), "experiment": experiment, "stage": node.name,
+            "group": f"{run.get('name') or recipe.name}-{parent[:8]}" if parent else recipe.name,
+            "kind": node.kind.name, "name": about["name"], "names": names, "artifact": str(runs_folder() / entry.name),
+            "params": {name: redact(text) for name, text in about["params"].items()},
+            "tags": {name: redact(text) for name, text in about["tags"].items()},
+            "experiment_id": run.get("experiment_id"),
+            "labels": node.kind.shown(node) if node.kind.makes == SCORES else {},
+        } | kept | {"parent": parent}  # fmt: skip
+        entry.mkdir(parents=True, exist_ok=True)
+        (entry / FINISH).unlink(missing_ok=True)
+        for name in names:
+            _reset(entry, name)
+        write_atomic(entry / JOB, json.dumps(job), durable=False)
+    return mirrors
+
+
+def _reset(entry: Path, name: str) -> None:
+    state = state_of(entry, name)
+    if state["done"] or state["failures"]:
+        write_atomic(state_file(entry, name), json.dumps(state | {"done": False, "failures": 0}), durable=False)
+
+
+def _finish(entry: Path, status: str, artifact: Path | None) -> None:
+    job = read_object(entry / JOB) or {}
+    scores: dict[str, float] = {}
+    about = {"whetstone.status": status}
+    manifest = read_manifest(artifact) if artifact else None
+    if artifact is not None and manifest is not None:
+        about["whetstone.key"] = artifact.name
+        scores = {f"final/{name}": float(value) for name, value in (manifest.get("numbers") or {}).items()}
+        if kind_named(job["kind"]).makes == SCORES:
+            body = benchmarks.renamed(benchmarks.results(artifact), job["labels"])
+            scores = record.scores({**body, "stages": {}})
+        run_id = manifest.get("run_id")
+        if run_id:
+            about["mlflow.run_id"] = run_id
+            if job.get("experiment_id"):
+                about["mlflow.run"] = links.run(job["experiment_id"], run_id)
+    write_atomic(entry / FINISH, json.dumps({"status": status, "scores": scores, "about": about}), durable=False)
+
+
+def _keep_going(entry: Path, name: str) -> bool:
+    """Start the process of a mirror that has none and is not done; False where it is not tried now."""
+    with _lock:
+        state, child = state_of(entry, name), _children.get((entry, name))
+        if state["done"]:
+            return False
+        if child is not None and child.poll() is None:
+            return True
+        if child is not None and child.returncode:
+            _warn(entry, name, state["problem"] or f"its process ended with {child.returncode}")
+            waits = RETRY_S[min(max(state["failures"], 1), len(RETRY_S)) - 1]
+            if state["failures"] >= TRIES or time.time() - _ended(entry, name) < waits:
+                return False
+        environment = {**os.environ, owner.PARENT: str(os.getpid()), "OMP_NUM_THREADS": "1"}
+        with open(entry / f"{name}.log", "ab") as out:
+            _children[entry, name] = subprocess.Popen(
+                python("tasks.tracking.mirror.process", name, str(entry)), env=environment, stdin=subprocess.DEVNULL,
+                stdout=out, stderr=out, start_new_session=True, cwd=home(),
+            )  # fmt: skip
+        return True
+
+
+def _ended(entry: Path, name: str) -> float:
+    with contextlib.suppress(OSError):
+        return max(f.stat().st_mtime for f in (entry / f"{name}.log", state_file(entry, name)) if f.exists())
+    return 0.0
+
+
+def _warn(entry: Path, name: str, problem: str) -> None:
+    """One warning for a mirror of a stage, whatever else goes wrong with it."""
+    if (entry, name) not in _warned:
+        _warned.add((entry, name))
+        log.warning(
+            "mirror %s of %s: %s (training continues; log: %s)", name, entry.name, problem, entry / f"{name}.log"
+        )
+
+
+def take_up(*, again: bool = False) -> None:
+    """Go on with the mirrors of stages that ended while their processes did not; returns at once.
+
+    Args:
+        again: also those that have failed too often.
+    """
+    for entry in sorted(folder().glob("*")):
+        with _harmless(entry.name):
+            job = read_object(entry / JOB, names=list, artifact=str)
+            artifact = Path((job or {}).get("artifact") or "")
+            if not (entry / FINISH).exists():
+                if job is None or not (artifact / REPORT / SPOOL).exists():
+                    continue  # the stage has not ended: whoever runs it goes on
+                Feed(entry).take(artifact / REPORT)
+                _finish(entry, "FINISHED", artifact)
+            for name in (job or {}).get("names") or []:
+                if again:
+                    _reset(entry, name)
+                if state_of(entry, name)["failures"] < TRIES:
+                    _keep_going(entry, name)
+
+
+def flush(seconds: float) -> list[str]:
+    """Wait for the mirrors of stages that have ended, those that this process looks after, and say in one line what they lack.
+
+    Args:
+        seconds: for all together. What is left then is sent with the next run, or with `whetstone sync`.
+
+    Returns:
+        what each mirror lacks that has not got everything.
+    """
+    until = time.monotonic() + seconds
+    entries = {entry for entry, _ in list(_children)}
+    missing: list[str] = []
+    with _harmless("mirrors"):
+        while time.monotonic() < until and any(_busy(entry) for entry in entries):
+            time.sleep(0.1)
+        for entry in sorted(entries):
+            if not (entry / FINISH).exists():
+                continue
+            names = (read_object(entry / JOB, names=list) or {}).get("names") or []
+            left = [name for name in names if not state_of(entry, name)["done"]]
+            missing += [_lacks(entry, name) for name in left]
+            if not left and (read_object(entry / FINISH, status=str) or {}).get("status") == "FINISHED":
+                shutil.rmtree(entry, ignore_errors=True)
+            for name in names:
+                _stop(entry, name)
+    if missing:
+        log.warning("not mirrored: %s; the next run or `whetstone sync` sends the rest", "; ".join(missing))
+    return missing
+
+
+def _busy(entry: Path) -> bool:
+    """Whether a mirror of an ended stage still sends, or will be tried again at once."""
+    names = (read_object(entry / JOB, names=list) or {}).get("names") or []
+    if not (entry / FINISH).exists():
+        return False
+    busy = [_keep_going(entry, name) for name in names]  # all of them, not up to the first
+    return any(busy)
+
+
+def _lacks(entry: Path, name: str) -> str:
+    state, points = state_of(entry, name), Feed(entry).points
+    why = f" ({state['problem']})" if state["problem"] else ""
+    sent = min(state["sent"], points)
+    return f"{name} has {sent} of {points} points of {entry.name}{why}"
+
+
+def _stop(entry: Path, name: str) -> None:
+    """End a process that is still there: nobody waits for it any more."""
+    with _lock:
+        child = _children.pop((entry, name), None)
+        if child is not None and child.poll() is None:
+            child.kill()
+            child.wait()
