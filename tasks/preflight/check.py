@@ -215,7 +215,7 @@ def problems_in(answer: dict[str, Any], field: str, fix: str) -> Iterator[Proble
         yield Problem(name, redact(text), redact(each.fix or fix), each.reported)
 
 
-def _mirrors(names: list[str]) -> Iterator[Problem]:
+def _mirrors(names: Iterable[str]) -> Iterator[Problem]:
     """Trackers whose client is not installed."""
     for name in names:
         if importlib.util.find_spec(name) is None:

@@ -110,7 +110,7 @@ def begin(node: Node, key: str, work: Path, parent: str | None, about: dict[str,
         if not names:
             return mirrors
         experiment = recipe.tracking.experiment or recipe.name
-        run = next((r for r in reversed(index.runs()) if r["run_id"] == parent), {}) if parent else {}
+        run: dict[str, Any] = next((r for r in reversed(index.runs()) if r["run_id"] == parent), {}) if parent else {}
         earlier = read_object(entry / JOB, id=str, group=str, began=(int, float)) or {}
         kept = {name: earlier[name] for name in ("id", "group", "began") if name in earlier}
         job = {
