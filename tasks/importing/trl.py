@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from dataclasses import replace
 from pathlib import PurePath
@@ -141,9 +140,9 @@ def lora(draft: Draft) -> None:
         return
     rank, alpha = config.positive("lora_r"), float(config.take("lora_alpha"))
     draft.put(".lora.rank", rank, "lora_r")
-    if config.take("use_rslora"):
-        alpha *= math.sqrt(rank)
-    draft.put(".lora.alpha", alpha, "lora_alpha", "use_rslora")
+    draft.put(".lora.alpha", alpha, "lora_alpha")
+    for key in ("use_rslora", "use_dora"):
+        draft.put(f".lora.{key}", bool(config.take(key)), key)
     draft.map("use_peft", draft.path(".lora"))
     draft.put(".lora.dropout", float(config.take("lora_dropout") or 0), "lora_dropout")
     modules = config.take("lora_target_modules")
