@@ -77,13 +77,14 @@ def tables(name: str) -> dict[str, Any]:
 def _fields(entries: Iterable[dict[str, Any]]) -> list[Field]:
     fields = []
     for entry in entries:
-        attributes = {
+        attributes: dict[str, Any] = {
             key: tuple(value) if key in ("spelled", "neutral") else value
             for key, value in entry.items()
             if key != "names"
         }
         if "names" in entry:
-            fields += [Field(name, **{"note": RUNTIME} | attributes) for name in entry["names"].split()]
+            attributes = {"note": RUNTIME, **attributes}
+            fields += [Field(name, **attributes) for name in entry["names"].split()]
         else:
             fields.append(Field(**attributes))
     return fields

@@ -19,7 +19,7 @@ NO_CLIPPING = 1e6
 """Of max_grad_norm."""
 SIZES = ("per_device_train_batch_size", "gradient_accumulation_steps")
 """Of an update."""
-LOSSES = {
+LOSSES: dict[str, dict[str, Any]] = {
     "sigmoid": {"kind": "dpo"}, "hinge": {"kind": "hinge"}, "ipo": {"kind": "ipo"}, "robust": {"kind": "robust_dpo"},
     "apo_zero": {"kind": "apo", "anchor": "zero"}, "apo_down": {"kind": "apo", "anchor": "down"},
     "sigmoid_norm": {"kind": "dpo", "length_normalised": True},
@@ -27,7 +27,7 @@ LOSSES = {
 """DPO's loss_type → ours."""
 THINK = r"<think>(?!.*<think>).*?</think>.*"
 """The form that `think_format_reward` asks for: one thought, then anything."""
-REWARDS = {
+REWARDS: dict[str, dict[str, Any]] = {
     "accuracy_reward": {"kind": "verifier"},
     "reasoning_accuracy_reward": {"kind": "verifier"},
     "think_format_reward": {"kind": "verifier", "name": "think_format", "verifier": "regex", "answer": THINK, "info": {"flags": "s"}},
