@@ -42,6 +42,10 @@ REFERENCE = re.compile(r"(?P<where>[^=:]+\.py|[A-Za-z_][\w.]*(?=:))(:(?P<attribu
 """Where a part is: `FILE.py`, `FILE.py:NAME` or `MODULE:NAME`."""
 _named: dict[str, ModuleType] = {}
 """The plug-ins that this process's recipe names: as the recipe spells them, or `SLOT=REFERENCE` → module."""
+_read: dict[str, tuple[Path, str]] = {}
+"""A file of `_named` → where it was, and the digest of what it held, when it was imported."""
+forgotten: list[Callable[[str], None]] = []
+"""Called with the name of a plug-in whose file is another now: what was read of it is to be read again."""
 
 
 def is_reference(name: str) -> bool:
@@ -72,7 +76,7 @@ class Origin:
 
 
 def activate(named: Iterable[str]) -> None:
-    """Load the plug-ins that a recipe names. Those of an earlier recipe stay.
+    """Load the plug-ins that a recipe names; a file that has changed since is read again. Those of an earlier recipe stay.
 
     Args:
         named: paths of `.py` files, dotted names of modules, or `SLOT=REFERENCE`.
@@ -82,8 +86,13 @@ def activate(named: Iterable[str]) -> None:
             or a file or module lacks the part that a reference names.
     """
     for name in named:
+        file = _state(_where(name))
+        if name in _named and file != _read.get(name, file):
+            _forget(name)
         if name not in _named:
             _named[name] = _import(_where(name))
+            if file is not None:
+                _read[name] = file
             origins.cache_clear()
             try:
                 origins()
@@ -91,6 +100,26 @@ def activate(named: Iterable[str]) -> None:
                 del _named[name]
                 origins.cache_clear()
                 raise
+
+
+def _state(name: str) -> tuple[Path, str] | None:
+    """Where a plug-in's file is, and a digest of what it holds; None for a module, and where there is no such file."""
+    path = Path(name).expanduser().resolve()
+    if not name.endswith(".py") or not path.is_file():
+        return None
+    return path, hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+
+
+def _forget(name: str) -> None:
+    """Take a plug-in of a file back, as if no recipe had named it."""
+    module = _named.pop(name)
+    if sys.modules.get(module.__name__) is module:
+        del sys.modules[module.__name__]
+    # Python takes bytecode of the same second and length for current.
+    Path(importlib.util.cache_from_source(str(_read[name][0]))).unlink(missing_ok=True)
+    origins.cache_clear()
+    for call in forgotten:
+        call(name)
 
 
 def named() -> list[str]:

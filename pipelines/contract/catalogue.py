@@ -23,7 +23,7 @@ from pipelines.base import plugins
 from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.base.plugins import Origin
 from pipelines.contract.card import DIVERGENCE, TERMS, Bound, Card
-from pipelines.contract.columns import columns_of, register
+from pipelines.contract.columns import columns_of, register, withdraw
 from pipelines.contract.fields import LARGEST, Strict, message, place
 from pipelines.contract.method import BASES, FunctionMethod, Method
 
@@ -101,6 +101,15 @@ def load(slot: str, name: str, field: str | None = None) -> Callable:
                 f"{where.attribute} reads {column!r}, which is no column", did_you_mean(column, columns_of(slot))
             )
     return fn
+
+
+def _forget(plugin: str) -> None:
+    """A plug-in's file has changed: its methods and columns are to be read again."""
+    load.cache_clear()
+    withdraw(plugin)
+
+
+plugins.forgotten.append(_forget)
 
 
 def load_plugins() -> None:

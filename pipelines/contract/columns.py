@@ -375,3 +375,10 @@ def register(brought: Mapping[str, Column], plugin: str) -> None:
                 "plugins", f"{plugin} brings a column {name!r}, and there is one of that name", "Call it otherwise."
             )
         PLUGINS[name] = plugin
+
+
+def withdraw(plugin: str) -> None:
+    """Take the columns of a plug-in out of the table again."""
+    for name in [name for name, owner in PLUGINS.items() if owner == plugin]:
+        COLUMNS.pop(name, None)
+        del PLUGINS[name]

@@ -68,3 +68,6 @@ def load(name: str) -> ModuleType:
         DataError: there is none.
     """
     return importlib.import_module(module_name(name))
+
+
+plugins.forgotten.append(lambda _plugin: load.cache_clear())

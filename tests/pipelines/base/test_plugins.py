@@ -180,3 +180,41 @@ def test_a_method_without_a_card_is_refused(tmp_path):
     plugins.activate([str(file)])
     with pytest.raises(RecipeError, match=r"rlvr\.advantage: .*plain\.py: plain has no card. Decorate it with @method"):
         catalogue.load("rlvr.advantage", "plain_c")
+
+
+def test_a_file_that_changes_is_read_again(tmp_path):
+    """As in a notebook, whose process lives on while somebody writes the method; a change may have the old length and second."""
+    column = 'from pipelines.contract.columns import Column, Phase\nCOLUMNS = {"%s": Column("B", "float32", Phase.CREDIT, "", "")}\n'
+    file = write(tmp_path / "mine.py", column % "one_y" + METHOD % "scaled_y")
+    recipe = toys.recipe(tmp_path, plugins=[str(file)])
+
+    def value(**settings):
+        return catalogue.bind("rlvr.advantage", {"kind": "scaled_y", **settings})({"reward": 0.5})
+
+    read_recipe(recipe)
+    first = catalogue.load("rlvr.advantage", "scaled_y")
+    assert value() == 1.0 and "one_y" in COLUMNS
+    read_recipe(recipe)
+    assert catalogue.load("rlvr.advantage", "scaled_y") is first, "not read again without a change"
+    write(file, file.read_text().replace("= 2.0", "= 6.0"))
+    read_recipe(recipe)
+    assert value() == 3.0
+    write(file, file.read_text().replace("factor", "scale").replace("one_y", "two_y"))
+    read_recipe(recipe)
+    assert value(scale=4.0) == 2.0 and "two_y" in COLUMNS and "one_y" not in COLUMNS
+    write(file, "broken(")
+    with pytest.raises(UserError, match=r"mine\.py fails when it is imported"):
+        read_recipe(recipe)
+    write(file, METHOD % "renamed_y")
+    read_recipe(recipe)
+    assert "renamed_y" in catalogue.names("rlvr.advantage") and "scaled_y" not in catalogue.names("rlvr.advantage")
+
+
+def test_a_file_of_the_same_name_in_another_folder(tmp_path, monkeypatch):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "mine.py", METHOD % f"scaled_in_{folder}")
+        monkeypatch.chdir(tmp_path / folder)
+        plugins.activate(["mine.py"])
+        assert f"scaled_in_{folder}" in catalogue.names("rlvr.advantage")
+    assert "scaled_in_a" not in catalogue.names("rlvr.advantage")
