@@ -18,7 +18,7 @@ import runpy
 import sys
 from collections.abc import Sequence
 
-PACKAGES = ("flows", "tasks", "pipelines", "evaluation", "whetstone_launcher")
+PACKAGES = ("flows", "tasks", "pipelines", "evaluation", "whetstone_rlvr", "whetstone_launcher")
 FOLDER = os.path.dirname(os.path.realpath(__file__))
 
 

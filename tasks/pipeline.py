@@ -23,7 +23,15 @@ from pipelines.recipe.read import SECTIONS, Recipe, read_recipe
 from pipelines.recipe.stage_kind import DATA, MODEL, SCORES, kind_named
 from tasks.environment import Unreachable, home, tracking_uri
 from tasks.planning import Planned
-from tasks.stages import StageResult, checkpoints_read, experiment_name, fetch_inputs, inputs_of, plan, training_data
+from tasks.stages import (
+    StageResult,
+    checkpoints_read,
+    experiment_name,
+    fetch_inputs,
+    inputs_of,
+    plan,
+    training_data,
+)
 from tasks.store import index
 from tasks.store.artifacts import Artifact
 from tasks.tracking import benchmarks, heartbeat, leases, mirrors, outbox, record
@@ -93,7 +101,11 @@ class Prepared:
         Raises:
             RecipeError: names the field, or the option, and the fix.
         """
-        recipe = read_recipe(path, overrides)
+        return cls.of_recipe(read_recipe(path, overrides), selection, fresh=fresh, fetch=fetch)
+
+    @classmethod
+    def of_recipe(cls, recipe: Recipe, selection: Selection, *, fresh: bool, fetch: bool) -> Prepared:
+        """As `of`, of a recipe that has been read."""
         chosen = selection.of(recipe)
         if fetch and chosen != recipe.stage_names():
             fetch_inputs(recipe, chosen)

@@ -117,6 +117,22 @@ def test_what_it_has_to_show(whetstone, scripts, tmp_path):
     assert "post-training/nightly" in told and 'pip install "gguf>=' in told
 
 
+API = """
+import whetstone_rlvr as whetstone
+plan = whetstone.plan("recipes/quickstart.yaml")
+print(whetstone.__file__, plan.ok, *plan.stages, whetstone.verify([{"completion": "7", "answer": "7"}], "number").status[0])
+"""
+
+
+@pytest.mark.slow
+def test_the_python_api_in_a_folder_with_such_files(whetstone, scripts, tmp_path):
+    (hostile_folder.make(tmp_path) / "script.py").write_text(API)
+    for name in ("yaml.py", "queue.py"):
+        (tmp_path / name).unlink()
+    told = whetstone("script.py", program="python")
+    assert told.startswith(str(scripts.parent)) and told.endswith("True curate sft rlvr evaluate correct\n")
+
+
 @pytest.mark.slow
 def test_a_run_in_a_folder_with_such_files(whetstone, scripts, tmp_path, monkeypatch):
     """A preset and a reward function of one's own; nothing of the source tree is imported, which reuses what the wheel has made."""

@@ -10,12 +10,20 @@ import tomllib
 import pytest
 import toys
 
-PACKAGES = ("flows", "tasks", "pipelines", "evaluation")
+PACKAGES = ("flows", "tasks", "pipelines", "evaluation", "whetstone_rlvr")
 
 
 def test_generated_pages_are_fresh(tmp_path):
     subprocess.run([sys.executable, "-m", "scripts.docs", str(tmp_path)], check=True, cwd=toys.ROOT)
-    for page in ("methods.md", "columns.md", "systems.md", "settings.md", "coming-from.md", "recipe.schema.json"):
+    for page in (
+        "api.md",
+        "methods.md",
+        "columns.md",
+        "systems.md",
+        "settings.md",
+        "coming-from.md",
+        "recipe.schema.json",
+    ):
         assert (tmp_path / page).read_text() == (toys.ROOT / "docs" / page).read_text(), "run `make docs`"
 
 

@@ -48,6 +48,34 @@ def test_a_folder_of_pythonpath_is_no_danger_either(tmp_path):
     assert done.returncode == 0 and "quickstart" in done.stdout, done.stderr
 
 
+API = """
+import whetstone_rlvr as whetstone
+assert whetstone.plan("recipes/quickstart.yaml").stages["curate"].action == "run"
+import tasks, pipelines, evaluation, flows
+print(*(module.__file__ for module in (tasks, pipelines, evaluation, flows)), sep="\\n")
+"""
+
+
+def test_the_python_api_in_a_folder_with_such_files(tmp_path):
+    """A script's folder is searched first, and so is the working folder of a notebook."""
+    folder = hostile_folder.make(tmp_path)
+    for name in ("yaml.py", "queue.py"):
+        (folder / name).unlink()
+    (folder / "script.py").write_text(API)
+    for command in ([sys.executable, "script.py"], [sys.executable, "-c", API]):
+        done = run(command, folder, toys.ROOT)
+        assert done.returncode == 0, done.stderr
+        assert all(line.startswith(f"{toys.ROOT}{os.sep}") for line in done.stdout.splitlines()), done.stdout
+
+
+def test_a_module_of_such_a_name_that_was_imported_before(tmp_path):
+    (tmp_path / "tasks.py").write_text("")
+    done = run([sys.executable, "-c", "import tasks, whetstone_rlvr"], tmp_path, toys.ROOT)
+    told = done.stderr.splitlines()[-1]
+    assert told.startswith("ImportError: whetstone_rlvr needs its own package tasks") and "my_tasks.py" in told
+    assert run([sys.executable, "-c", "import whetstone_rlvr, tasks"], tmp_path, toys.ROOT).returncode == 0
+
+
 def test_a_module_that_is_not_there_is_said_to_be_missing(tmp_path):
     done = run(python("pipelines.not_there"), tmp_path)
     assert done.returncode == 1 and "pipelines.not_there" in done.stderr

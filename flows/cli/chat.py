@@ -32,30 +32,15 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Load the model, and answer line after line."""
-    from pydantic import ValidationError
-
     from flows.progress import Status
-    from pipelines.base.errors import UserError
-    from pipelines.contract.sampling import Sampling
-    from tasks.export import trained
+    from tasks.export import conversation
 
-    try:
-        sampling = Sampling(temperature=arguments.temperature, top_p=arguments.top_p, max_tokens=arguments.max_tokens)
-    except ValidationError as error:
-        first = error.errors()[0]
-        option = str(first["loc"][0]).replace("_", "-")
-        raise UserError(f"--{option}", first["msg"], "Choose another value.") from None
+    sampling = conversation.sampling_of(
+        temperature=arguments.temperature, top_p=arguments.top_p, max_tokens=arguments.max_tokens
+    )
     with Status() as progress:
-        model = trained.find(arguments.model, progress)
-        progress(f"loading {model.artifact.name}")
-        import transformers
-
-        from pipelines.engine.chat_model import ChatModel
-        from pipelines.engine.models import system_prompt_of
-
-        transformers.utils.logging.disable_progress_bar()
-        speaker = ChatModel(str(model.folder), model.settings)
-    system = arguments.system if arguments.system is not None else system_prompt_of(model.folder)
+        speaker, trained_with = conversation.load(arguments.model, progress)
+    system = arguments.system if arguments.system is not None else trained_with
     converse(speaker, sampling, system, arguments.seed)
     return 0
 

@@ -31,29 +31,21 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Run the command."""
-    from evaluation import comparison
     from evaluation.pages import comparison as pages
     from evaluation.pages.page import visible
     from flows.progress import Status
-    from pipelines.base.errors import UserError
     from pipelines.base.files import write_atomic
-    from tasks.lineage import subjects
+    from tasks.lineage import comparing
     from tasks.preflight import check as preflight
 
-    if not 0.5 <= arguments.confidence < 1:
-        raise UserError("--confidence", "a share from 0.5 to below 1, such as 0.95.")
     preflight.summary_file(arguments.html, "--html")
     with Status(quiet=arguments.json) as status:
-        chosen = subjects.find(arguments.names, status)
-        if len(chosen) < 2 and not any(n.startswith("experiment:") for n in arguments.names):
-            raise UserError("compare needs two different runs or models, or an experiment", fix="See `whetstone runs`.")
-        named = not any(n.startswith("experiment:") for n in arguments.names)
-        arms = comparison.arms_of(chosen, separate=named)
-        body = comparison.compare(arms, confidence=arguments.confidence, progress=status)
-        if arguments.weights:
-            body["weights"] = comparison.weights(arms, status)
+        body = comparing.compare(
+            arguments.names, confidence=arguments.confidence, weights=arguments.weights, progress=status
+        )
     if arguments.html:
-        title = " vs ".join(arm.name for arm in arms[:3]) + (f" and {len(arms) - 3} more" if len(arms) > 3 else "")
+        arms = [arm["name"] for arm in body["arms"]]
+        title = " vs ".join(arms[:3]) + (f" and {len(arms) - 3} more" if len(arms) > 3 else "")
         write_atomic(Path(arguments.html), pages.html(body, title), durable=False)
     if arguments.json:
         print(json.dumps(body, indent=1))

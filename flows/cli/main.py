@@ -159,7 +159,9 @@ def main(argv: list[str] | None = None) -> None:
         except UserError as error:
             code = output.report(error, as_json)
         except Exception as error:
-            explained = _explain(error)
+            from tasks.environment import explain
+
+            explained = explain(error)
             if explained is not None or as_json:
                 code = output.report(explained or error, as_json)
             if explained is None:
@@ -169,20 +171,6 @@ def main(argv: list[str] | None = None) -> None:
         stopping.leave(getattr(stop, "signum", signal.SIGINT))
     stopping.exit_code = code
     sys.exit(code)
-
-
-def _explain(error: Exception) -> Exception | None:
-    """What a full disk, a store that cannot be read or a limit on memory asks of the user; None for what nobody foresaw."""
-    from pipelines.base.errors import UserError, out_of_memory
-    from tasks import environment
-    from tasks.environment import folder as project_folder
-
-    if out_of_memory(error):
-        return UserError(
-            f"there is not enough memory for this command ({str(error)[:200] or type(error).__name__})",
-            fix="Raise the limit (ulimit -v, or the container's), or free some.",
-        )
-    return project_folder.explain(error, environment.home()) if isinstance(error, OSError) else None
 
 
 if __name__ == "__main__":

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import json
-import shutil
 import sys
 
 from flows.cli import selection
@@ -29,16 +27,10 @@ def add(parser: argparse.ArgumentParser) -> None:
 def command(arguments: argparse.Namespace) -> int:
     """Print the plan. Where there is no project folder, none is left behind: only what runs makes one."""
     from tasks import environment
+    from tasks.environment import folder as project_folder
 
-    new = not environment.home().exists()
-    try:
+    with project_folder.only_looked_at(environment.home()):
         return _plan(arguments)
-    finally:
-        checked = environment.home() / ".checked"
-        if new and checked.is_dir() and [*environment.home().iterdir()] == [checked]:
-            shutil.rmtree(checked, ignore_errors=True)
-            with contextlib.suppress(OSError):
-                environment.home().rmdir()
 
 
 def _plan(arguments: argparse.Namespace) -> int:

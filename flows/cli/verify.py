@@ -16,10 +16,11 @@ from typing import IO, Any, BinaryIO
 
 from flows.cli import output
 from pipelines import verifiers
-from pipelines.base.errors import UserError, did_you_mean
+from pipelines.base.errors import UserError
 from pipelines.sandbox import pool as sandboxes
 from pipelines.verifiers import Verdict, _sandboxed
 from tasks import machine
+from tasks.verify_rows import BAD_ROW, Row, as_output, check_verifier, row_of, verdicts
 
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 32 << 20
@@ -31,22 +32,6 @@ SHOWN = 10
 PROGRESS_S = 5.0
 JOBS_A_CORE, LEAST_MOST_JOBS = 4, 16
 """`--jobs` may be so many times the processors, as programs may wait, and so many on any machine."""
-BAD_ROW = "bad_row"
-"""Status in the output of a line that is no row."""
-INPUT = ("completion", "answer", "verifier", "info")
-
-
-@dataclass(slots=True)
-class Row:
-    """A line of the file: what to score and what to copy, or why it is no row."""
-
-    line: int
-    verifier: str = ""
-    completion: str = ""
-    answer: str = ""
-    info: dict[str, Any] = field(default_factory=dict)
-    others: dict[str, Any] = field(default_factory=dict)
-    bad: str = ""
 
 
 @dataclass
@@ -120,8 +105,7 @@ def score_file(source: str, out: str | None, default: str | None, jobs: int | No
     Raises:
         UserError: the file cannot be read, the output cannot be written, `default` is no verifier, or `jobs` are too many.
     """
-    if default is not None and default not in verifiers.known():
-        raise UserError(f"--verifier {default}", "unknown verifier", did_you_mean(default, verifiers.known()))
+    check_verifier(default, "--verifier")
     if jobs is not None:
         _check_jobs(jobs)
         verifiers.use_workers(jobs)
@@ -207,78 +191,11 @@ def read_row(line: bytes | None, number: int, default: str | None) -> Row:
         return Row(number, bad="not JSON: nested too deeply")
     except ValueError as error:
         return Row(number, bad=f"not JSON: {str(error)[:120]}")
-    if not isinstance(value, dict):
-        return Row(number, bad=f"not a JSON object but {type(value).__name__}")
-    missing = [key for key in ("completion", "answer") if value.get(key) is None]
-    if missing:
-        return Row(number, bad=f"has no {' and no '.join(missing)}", others=_others(value))
-    row = Row(number, value.get("verifier") or default or "", value["completion"], others=_others(value))
-    row.info = {} if value.get("info") is None else value["info"]
-    row.answer, row.bad = _answer(value["answer"]), _problem(row)
-    return row
-
-
-def _problem(row: Row) -> str:
-    """What is wrong with the fields; empty where nothing is."""
-    if not isinstance(row.completion, str):
-        return f"completion is {type(row.completion).__name__}, not text"
-    if not isinstance(row.verifier, str):
-        return f"verifier is {type(row.verifier).__name__}, not text"
-    if not row.verifier:
-        return "names no verifier; give --verifier NAME"
-    if row.verifier not in verifiers.known():
-        return f"unknown verifier {row.verifier[:80]!r}. {did_you_mean(row.verifier[:80], verifiers.known())}"
-    if not isinstance(row.info, dict):
-        return f"info is {type(row.info).__name__}, not an object"
-    return ""
-
-
-def _answer(value: Any) -> str:
-    """Text as it is, a number or truth value as Python writes it, a list or object as JSON."""
-    if isinstance(value, str):
-        return value
-    return json.dumps(value) if isinstance(value, list | dict) else str(value)
-
-
-def _others(value: dict[str, Any]) -> dict[str, Any]:
-    return {key: item for key, item in value.items() if key not in INPUT}
+    return row_of(value, number, default)
 
 
 def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no number in JSON")
-
-
-def verdicts(chunk: list[Row]) -> list[Verdict | None]:
-    """One verdict per row; None where the row is bad, which `row.bad` then explains."""
-    for row in chunk:
-        if not row.bad:
-            row.bad = verifiers.refusal(row.verifier, row.answer, row.info)
-    good = [row for row in chunk if not row.bad]
-    scored = verifiers.verify_many([(r.verifier, r.completion, r.answer, r.info) for r in good])
-    by_line = {row.line: verdict for row, verdict in zip(good, scored, strict=True)}
-    return [by_line.get(row.line) for row in chunk]
-
-
-def as_output(row: Row, verdict: Verdict | None) -> dict[str, Any]:
-    """The line of a verdict: the row's other keys, the line's number, score, status and components.
-
-    A key of the row that an entry of the verdict would replace is kept as `input_KEY`.
-
-    >>> row = Row(3, "number", "#### 7", "7", others={"id": "a", "score": 0.5})
-    >>> as_output(row, Verdict(1.0, "correct"))
-    {'id': 'a', 'input_score': 0.5, 'line': 3, 'verifier': 'number', 'score': 1.0, 'status': 'correct', 'components': {}}
-    """
-    if verdict is None:
-        own: dict[str, Any] = {"line": row.line, "score": None, "status": BAD_ROW, "error": row.bad}
-    else:
-        own = {
-            "line": row.line,
-            "verifier": row.verifier,
-            "score": verdict.score,
-            "status": verdict.status,
-            "components": verdict.components,
-        }
-    return {f"input_{key}" if key in own else key: value for key, value in row.others.items()} | own
 
 
 def _count(summary: Summary, row: Row, verdict: Verdict | None) -> None:

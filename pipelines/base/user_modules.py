@@ -15,7 +15,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-PACKAGES = ("flows", "tasks", "pipelines", "evaluation")
+PACKAGES = ("flows", "tasks", "pipelines", "evaluation", "whetstone_rlvr")
 """Names that are the project's wherever a module is imported by them."""
 
 

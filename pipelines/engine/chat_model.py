@@ -53,16 +53,28 @@ class ChatModel:
         self, conversations: Sequence[list[Message]], *, temperature: float, max_tokens: int, sample: int = 0
     ) -> list[tuple[str | None, int]]:
         """(text, tokens) of each; see `LanguageModel`."""
-        prompts = chat.render_prompts(self.tokenizer, [list(c) for c in conversations]) if conversations else []
-        streams = [(_stream([conversation, sample] if sample else conversation), 0) for conversation in conversations]
         sampling = Sampling(temperature=temperature, max_tokens=max_tokens)
+        drawn = self.draw(conversations, sampling, [sample] * len(conversations))
+        return [(text, prompt + completion) for text, prompt, completion in drawn]
+
+    def draw(
+        self, conversations: Sequence[list[Message]], sampling: Sampling, samples: Sequence[Any]
+    ) -> list[tuple[str | None, int, int]]:
+        """(text, tokens of the prompt, tokens of the completion) of each; no text where it could not be sampled.
+
+        Args:
+            samples: for each conversation, plain values that its draws follow, beside what it says; 0 adds nothing.
+        """
+        prompts = chat.render_prompts(self.tokenizer, [list(c) for c in conversations]) if conversations else []
+        pairs = zip(conversations, samples, strict=True)
+        streams = [(_stream([conversation, sample] if sample else conversation), 0) for conversation, sample in pairs]
         unused = torch.Generator(device=self.sampler.device)
         completions = self.sampler.extend(prompts, sampling, unused, streams=streams) if prompts else []
-        replies: list[tuple[str | None, int]] = []
+        drawn: list[tuple[str | None, int, int]] = []
         for prompt, completion in zip(prompts, completions, strict=True):
             text = None if completion.stop == Stop.ERROR else chat.completion_text(self.tokenizer, completion.tokens)
-            replies.append((text, len(prompt) + len(completion.tokens)))
-        return replies
+            drawn.append((text, len(prompt), len(completion.tokens)))
+        return drawn
 
     def stream(self, conversation: list[Message], sampling: Sampling, seed: int) -> Iterator[str]:
         """The reply in pieces, as it is drawn; nothing where the conversation fills the model's context.

@@ -94,7 +94,15 @@ def read_recipe(path: str | Path, overrides: list[str] | None = None) -> Recipe:
     Raises:
         RecipeError: names the field and the fix.
     """
-    body = yaml_text.load(shipped.find(path))
+    return resolve(yaml_text.load(shipped.find(path)), overrides)
+
+
+def resolve(body: dict[str, Any], overrides: list[str] | None = None) -> Recipe:
+    """The recipe that the fields of a file are, with its presets and overrides; `body` is changed.
+
+    Raises:
+        RecipeError: as `read_recipe`.
+    """
     named = _named_stages(body)
     changes = [_unprefixed(text) if named is not None else text for text in overrides or []]
     for change in changes:

@@ -10,10 +10,11 @@ import sys
 from pathlib import Path
 
 from pipelines.recipe import json_schema, shipped
-from scripts.docs import columns, coming_from, methods, settings, systems
+from scripts.docs import api, columns, coming_from, methods, settings, systems
 from tasks.keys import sections
 
 PAGES = {
+    "api.md": api.markdown,
     "methods.md": methods.markdown,
     "columns.md": columns.markdown,
     "coming-from.md": coming_from.markdown,

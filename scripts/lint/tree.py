@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("flows", "tasks", "evaluation", "pipelines")
+PACKAGES = ("flows", "tasks", "evaluation", "pipelines", "whetstone_rlvr")
 
 
 def sources(packages: Sequence[str]) -> Iterator[Path]:

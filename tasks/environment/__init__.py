@@ -13,7 +13,7 @@ import urllib.request
 from pathlib import Path
 
 from pipelines.base.distribution import install_hint
-from pipelines.base.errors import UserError
+from pipelines.base.errors import UserError, out_of_memory
 from pipelines.base.project import ROOT, home
 from pipelines.base.secrets import redact
 from tasks.environment import folder as project_folder
@@ -117,6 +117,16 @@ def prepare() -> None:
         defaults["PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS"] = "120"
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
+
+
+def explain(error: Exception) -> UserError | None:
+    """What a full disk, a store that cannot be read or a limit on memory asks of the user; None for what nobody foresaw."""
+    if out_of_memory(error):
+        return UserError(
+            f"there is not enough memory for this command ({str(error)[:200] or type(error).__name__})",
+            fix="Raise the limit (ulimit -v, or the container's), or free some.",
+        )
+    return project_folder.explain(error, home()) if isinstance(error, OSError) else None
 
 
 def check_reachable() -> None:
@@ -240,6 +250,7 @@ __all__ = [
     "Unreachable",
     "check_reachable",
     "database",
+    "explain",
     "home",
     "prefect_api",
     "prepare",
