@@ -16,8 +16,39 @@ from pipelines.base.errors import UserError, did_you_mean
 
 BENCHMARKS = Path(__file__).parent / "benchmarks"
 ROWS = "test.jsonl"
+TEMPLATE = "sums"
+"""What a new benchmark begins as."""
 MOST = 5
 """Faults that are told of; the rest are of the same kinds."""
+
+
+def create(folder: Path) -> None:
+    """Write a benchmark of three questions into a new folder, to be changed: its YAML, its rows and the functions of the YAML.
+
+    Args:
+        folder: its last part is the benchmark's name; those above it are made.
+
+    Raises:
+        UserError: the folder is there, cannot be made, or has a name that is no benchmark's.
+    """
+    name = folder.name
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", name):
+        raise UserError(folder, "a benchmark's name has letters, digits, '.', '_' and '-' only", "Name another folder.")
+    template = BENCHMARKS / TEMPLATE
+    rows = (template / ROWS).read_text().splitlines(keepends=True)
+    try:
+        folder.mkdir(parents=True)
+    except FileExistsError:
+        raise UserError(folder, "this folder is there already", "Name another, or delete it.") from None
+    except OSError as error:
+        raise UserError(folder, error.strerror, "Name a folder that can be made.") from None
+    text = (template / f"{TEMPLATE}.yaml").read_text().replace(f"task: {TEMPLATE}\n", f"task: {name}\n")
+    (folder / f"{name}.yaml").write_text(text)
+    (folder / ROWS).write_text("".join(rows[:3]))
+    code = (template / "utils.py").read_text()
+    (folder / "utils.py").write_text(
+        '"""Scores answers with the verifiers that the rows name."""' + code[code.index("\n") :]
+    )
 
 
 def verifiers_of(name: str) -> frozenset[str] | None:

@@ -31,6 +31,7 @@ ANY_NAME = ("recipes/x.yaml", "my.yaml", "pipelines/rlvr/advantage/x.py")
 """Files that stand for any of their kind."""
 EXAMPLES = {
     "data/rows.jsonl": '{"prompt": "1 + 1 =", "answer": "2"}\n',
+    "chats.jsonl": '{"prompt": "1 + 1 =", "completion": "2"}\n',
     "prompts.jsonl": '{"prompt": "Write a limerick.", "stars": 3}\n',
     "models/my-model/config.json": '{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}',
     "models/my-model/tokenizer.json": "{}",
@@ -39,8 +40,11 @@ EXAMPLES = {
 }
 EXAMPLES |= {
     match[1]: match[2]
+    for page in ("plugins", "your-own")
     for match in re.finditer(
-        r"^```python\n# (\w+\.py)\n(.*?)^```$", (toys.ROOT / "docs/plugins.md").read_text(), re.M | re.S
+        r"^```(?:python)?\n# (my_\w+\.(?:py|yaml))\n(.*?)^```$",
+        (toys.ROOT / f"docs/{page}.md").read_text(),
+        re.M | re.S,
     )
 }
 """Files that snippets name, in folders of this machine."""

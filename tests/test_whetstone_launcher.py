@@ -50,7 +50,7 @@ def test_a_folder_of_pythonpath_is_no_danger_either(tmp_path):
 
 API = """
 import whetstone_rlvr as whetstone
-assert whetstone.plan("recipes/quickstart.yaml").stages["curate"].action == "run"
+assert whetstone.recipe("recipes/quickstart.yaml").name == "quickstart"
 import tasks, pipelines, evaluation, flows
 print(*(module.__file__ for module in (tasks, pipelines, evaluation, flows)), sep="\\n")
 """

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from whetstone_rlvr.errors import explained
+from whetstone_rlvr.recipes import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +33,7 @@ def methods(slot: str | None = None, *, plugins: Iterable[str] = ()) -> pd.DataF
     from pipelines.base import plugins as known_plugins
     from pipelines.recipe.read import preset_names
 
-    known_plugins.activate([plugins] if isinstance(plugins, str) else plugins)
+    known_plugins.activate(listed(plugins))
     entries = [] if slot == "presets" else catalogue.entries(slot)
     rows = [entry | {"reads": entry["needs"]} for entry in entries]
     rows += [catalogue.preset(name) | {"settings": None} for name in preset_names() if slot in (None, "presets")]

@@ -19,7 +19,6 @@ from pipelines.base import owner
 from pipelines.base.errors import Problem, UserError
 from pipelines.base.project import python
 
-UNFORESEEN = "Traceback (most recent call last)"
 TAIL = 40
 """Last lines of a command's messages, for the error of one that ended without a result."""
 
@@ -84,6 +83,6 @@ def _result(code: int, printed: str, messages: str) -> Any:
         told = None
     if code == 0 and told is not None:
         return told
-    if code > 0 and isinstance(told, dict) and told.get("problems") and UNFORESEEN not in messages:
+    if code > 0 and isinstance(told, dict) and told.get("problems") and not told["error"].get("unforeseen"):
         raise CommandFailed(told)
     raise RuntimeError(f"the command ended with code {code}.\n{messages}")

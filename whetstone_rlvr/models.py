@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
+from pipelines.base.errors import UserError
 from pipelines.recipe.stage_kind import SCORES
 from whetstone_rlvr.errors import explained
 from whetstone_rlvr.runs import Run
@@ -24,7 +25,7 @@ COLUMNS = (
 @explained
 def sample(
     model: Model,
-    prompts: str | Sequence[str | Sequence[Mapping[str, str]]],
+    prompts: str | Sequence[Mapping[str, str]] | Sequence[str | Sequence[Mapping[str, str]]],
     *,
     n: int = 1,
     temperature: float = 0.7,
@@ -37,7 +38,7 @@ def sample(
 
     Args:
         model: a run (its last model), its id or the first characters of it, `RUN/STAGE`, or the folder of any model.
-        prompts: a text, or a list of texts or of conversations (messages with `role` and `content`).
+        prompts: a text, a conversation (messages with `role` and `content`), or a list of them.
         n: answers to each prompt.
         temperature: 0 is greedy.
         top_p: share of the probability that is drawn from.
@@ -62,7 +63,10 @@ def sample(
 
     sampling = conversation.sampling_of("", temperature=temperature, top_p=top_p, max_tokens=max_tokens)
     speaker, trained_with = conversation.load(_folder(model))
-    asked = [prompts] if isinstance(prompts, str) else [*prompts]
+    if n < 1:
+        raise UserError("n", f"{n} is below 1", "Choose 1 or more.")
+    single = isinstance(prompts, str) or (bool(prompts) and isinstance(prompts[0], Mapping))
+    asked: list[Any] = [prompts] if single else [*prompts]
     told = trained_with if system is None else system
     conversations = [_conversation(prompt, told) for prompt in asked]
     pairs = [(place, number) for place in range(len(asked)) for number in range(n)]
@@ -110,7 +114,7 @@ def compare(*models: Model, confidence: float = 0.95) -> pd.DataFrame:
 
     from tasks.lineage import comparing
 
-    body = comparing.compare([_evaluated(model) for model in models], confidence=confidence)
+    body = comparing.compare([_evaluated(model) for model in models], confidence=confidence, option="confidence")
     names = [", ".join(each["name"] for each in arm["runs"]) for arm in body["arms"]]
     rows = []
     for task, benchmark in body["benchmarks"].items():

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pipelines.base.errors import Problem
 from pipelines.recipe.read import Recipe
 from whetstone_rlvr.errors import explained
-from whetstone_rlvr.recipes import Changes, Source, read
+from whetstone_rlvr.recipes import Changes, Source, listed, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,21 +63,15 @@ class Plan:
         """The stages as a pandas frame: stage, kind, action, why, key."""
         import pandas as pd
 
-        rows = [
-            {"stage": s.name, "kind": s.kind, "action": s.action, "why": s.why, "key": s.key}
-            for s in self.stages.values()
-        ]
-        return pd.DataFrame(rows, columns=["stage", "kind", "action", "why", "key"])
-
-    @cached_property
-    def _text(self) -> str:
-        from flows.cli import drawing
-
-        return drawing.plan(self.recipe, self._prepared.planned)
+        frame = pd.DataFrame(map(vars, self.stages.values()), columns=["name", "kind", "action", "why", "key"])
+        return frame.rename(columns={"name": "stage"})
 
     def __repr__(self) -> str:
+        from flows.cli import drawing
+
+        text = drawing.plan(self.recipe, self._prepared.planned)
         count = f"{len(self.problems)} problem{'s' if len(self.problems) > 1 else ''}"
-        return "\n".join([self._text, *([count, *(f"  {p}" for p in self.problems)] if self.problems else [])])
+        return "\n".join([text, *([count, *(f"  {p}" for p in self.problems)] if self.problems else [])])
 
 
 @explained
@@ -115,16 +108,10 @@ def plan(
     """
     from tasks import environment
     from tasks.environment import folder as project_folder
-    from tasks.pipeline import Prepared
+    from tasks.pipeline import Prepared, Selection
     from tasks.preflight import check
 
     with project_folder.only_looked_at(environment.home()):
-        prepared = Prepared.of_recipe(read(source, set).recipe, selection(start, until, only), fresh=fresh, fetch=False)
+        chosen = Selection(start, until, tuple(listed(only)))
+        prepared = Prepared.of_recipe(read(source, set).recipe, chosen, fresh=fresh, fetch=False)
         return Plan(prepared, check.examine(prepared.recipe, prepared.will_run))
-
-
-def selection(start: str | None, until: str | None, only: Iterable[str]) -> Any:
-    """Which stages a run may touch."""
-    from tasks.pipeline import Selection
-
-    return Selection(start, until, (only,) if isinstance(only, str) else tuple(only))

@@ -13,7 +13,7 @@ from pydantic import BaseModel
 
 from pipelines.base.errors import RecipeError
 from pipelines.base.files import digest, write_atomic
-from pipelines.base.project import home
+from pipelines.base.project import make_home
 from pipelines.recipe import yaml_text
 from pipelines.recipe.read import Recipe, read_recipe, resolve
 
@@ -55,8 +55,7 @@ class Reading:
         """The recipe's file; one that came from no file is written into the project folder, where commands can read it."""
         if self.file is not None:
             return self.file
-        path = home() / "pipelines" / "recipes" / f"{self.recipe.name}-{digest(self.text)[:12]}.yaml"
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path = make_home() / "pipelines" / "recipes" / f"{self.recipe.name}-{digest(self.text)[:12]}.yaml"
         write_atomic(path, self.text)
         return str(path)
 
@@ -82,13 +81,18 @@ def changes(set: Changes) -> list[str]:
         return []
     if isinstance(set, Mapping):
         return [f"{field}={_json(plain(value), str(field))}" for field, value in set.items()]
-    return [set] if isinstance(set, str) else [str(text) for text in set]
+    return [str(text) for text in listed(set)]
+
+
+def listed(names: str | Iterable[str]) -> list[str]:
+    """Several names, or one that stands alone."""
+    return [names] if isinstance(names, str) else [*names]
 
 
 def plain(value: Any) -> Any:
     """A value as YAML has it: typed objects as the fields that were set, paths as text."""
     if isinstance(value, BaseModel):
-        return plain(value.model_dump(mode="json", exclude_unset=True))
+        return value.model_dump(mode="json", exclude_unset=True)
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):

@@ -11,7 +11,7 @@ from pipelines.base.errors import UserError, did_you_mean
 from pipelines.recipe.stage_kind import MODEL, SCORES
 from whetstone_rlvr import command
 from whetstone_rlvr.errors import explained
-from whetstone_rlvr.recipes import Changes, Source, read
+from whetstone_rlvr.recipes import Changes, Source, listed, read
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,7 +150,11 @@ class Run:
         """
         from tasks.tracking import rollouts
 
-        rows = [{"stage": name} | row for name in self._named(stage) for row in rollouts.read(self._folder(name))]
+        rows = [
+            {"stage": name, "completion": row.pop("text", None)} | row
+            for name in self._named(stage)
+            for row in rollouts.read(self._folder(name))
+        ]
         return _frame(rows, ["stage", "step", "prompt", "completion", "score"])
 
     def __repr__(self) -> str:
@@ -196,9 +200,9 @@ class Run:
 
         stage = self.stages[name]
         here = artifacts.folder(runs_folder(), stage.kind, stage.key)
-        if stage.folder.is_dir() or here.is_dir():
-            return stage.folder if stage.folder.is_dir() else here
-        brought.stages(self._record, [name])
+        if stage.folder.is_dir():
+            return stage.folder
+        brought.stages(self._record, [name])  # nothing where it is here
         if not here.is_dir():
             raise UserError(
                 f"{name} of run {self.run_id}",
@@ -257,7 +261,7 @@ def run(
     reading = read(source, set)
     words = ["run", reading.saved(), *(f"--set={text}" for text in reading.overrides), *(["--fresh"] if fresh else [])]
     words += [f"{option}={name}" for option, name in (("--from", start), ("--until", until)) if name is not None]
-    words += [f"--only={name}" for name in ([only] if isinstance(only, str) else only)]
+    words += [f"--only={name}" for name in listed(only)]
     summary = command.run(words, progress)
     record = {"run_id": summary["parent_run_id"], "name": summary["recipe"], "status": "FINISHED", "tags": {}}
     return Run(record | {"summary": summary})

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
 from whetstone_rlvr.errors import explained
+from whetstone_rlvr.recipes import listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -48,7 +49,7 @@ def verify(
     from pipelines.verifiers import _sandboxed
     from tasks.verify_rows import as_output, check_verifier, row_of, verdicts
 
-    known_plugins.activate([plugins] if isinstance(plugins, str) else plugins)
+    known_plugins.activate(listed(plugins))
     check_verifier(verifier, "verifier")
     sandboxes.configure(limits_only=sandbox == "limits_only")
     _sandboxed.be_patient()

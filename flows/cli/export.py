@@ -23,7 +23,9 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN[/STAGE]", help=MODEL)
     parser.add_argument("--licence", metavar="NAME", help="the model's, for the card, such as apache-2.0")
     parser.add_argument("--gguf", choices=GGUF_TYPES, help="also a GGUF file of this type, by llama.cpp")
-    parser.add_argument("--adapter", action="store_true", help="what `lora` has trained by itself, in peft's format")
+    parser.add_argument(
+        "--adapter", action="store_true", help="only the adapters that `lora` has trained, in peft's format"
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:

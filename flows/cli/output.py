@@ -59,7 +59,8 @@ def asks_for_json(arguments: Sequence[str]) -> bool:
 def describe(error: Exception) -> dict[str, Any]:
     """An error as a document: what it is about as a whole, and a record of each problem.
 
-    `field` and `fix` are those of a single problem; `signal` is there where one has killed a stage. Secrets are left out.
+    `field` and `fix` are those of a single problem; `signal` is there where one has killed a stage, and `unforeseen` for an exception
+    that is no message to a person. Secrets are left out.
 
     >>> from pipelines.base.errors import RecipeError
     >>> describe(RecipeError("rlvr.steps", "-1 is below 1", "Choose 1 or more."))["error"]
@@ -78,6 +79,8 @@ def describe(error: Exception) -> dict[str, Any]:
     }
     if killer := getattr(error, "signal", None):
         about["signal"] = killer
+    if not hasattr(error, "kind"):
+        about["unforeseen"] = True
     return {"error": about, "problems": problems}
 
 

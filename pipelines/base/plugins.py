@@ -42,8 +42,8 @@ REFERENCE = re.compile(r"(?P<where>[^=:]+\.py|[A-Za-z_][\w.]*(?=:))(:(?P<attribu
 """Where a part is: `FILE.py`, `FILE.py:NAME` or `MODULE:NAME`."""
 _named: dict[str, ModuleType] = {}
 """The plug-ins that this process's recipe names: as the recipe spells them, or `SLOT=REFERENCE` → module."""
-_read: dict[str, tuple[Path, str]] = {}
-"""A file of `_named` → where it was, and the digest of what it held, when it was imported."""
+_read: dict[str, str] = {}
+"""The module of a file → digest of what the file held when it was imported."""
 forgotten: list[Callable[[str], None]] = []
 """Called with the name of a plug-in whose file is another now: what was read of it is to be read again."""
 
@@ -86,40 +86,27 @@ def activate(named: Iterable[str]) -> None:
             or a file or module lacks the part that a reference names.
     """
     for name in named:
-        file = _state(_where(name))
-        if name in _named and file != _read.get(name, file):
+        module = _import(_where(name))
+        if _named.get(name) is module:
+            continue
+        if name in _named:  # a file of another folder
             _forget(name)
-        if name not in _named:
-            _named[name] = _import(_where(name))
-            if file is not None:
-                _read[name] = file
+        _named[name] = module
+        origins.cache_clear()
+        try:
+            origins()
+        except UserError:
+            del _named[name]
             origins.cache_clear()
-            try:
-                origins()
-            except UserError:
-                del _named[name]
-                origins.cache_clear()
-                raise
-
-
-def _state(name: str) -> tuple[Path, str] | None:
-    """Where a plug-in's file is, and a digest of what it holds; None for a module, and where there is no such file."""
-    path = Path(name).expanduser().resolve()
-    if not name.endswith(".py") or not path.is_file():
-        return None
-    return path, hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
+            raise
 
 
 def _forget(name: str) -> None:
-    """Take a plug-in of a file back, as if no recipe had named it."""
-    module = _named.pop(name)
-    if sys.modules.get(module.__name__) is module:
-        del sys.modules[module.__name__]
-    # Python takes bytecode of the same second and length for current.
-    Path(importlib.util.cache_from_source(str(_read[name][0]))).unlink(missing_ok=True)
+    """Take a plug-in back, as if no recipe had named it."""
+    del _named[name]
     origins.cache_clear()
     for call in forgotten:
-        call(name)
+        call(_where(name))
 
 
 def named() -> list[str]:
@@ -271,10 +258,17 @@ def _import(name: str) -> ModuleType:
 
 
 def _of_file(path: Path) -> ModuleType:
-    """The module of a file, under a name that no other file has."""
+    """The module of a file as it is now, under a name that no other file has."""
     name = f"{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
+    held = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
     if name in sys.modules:
-        return sys.modules[name]
+        if _read.get(name) == held:
+            return sys.modules[name]
+        old = sys.modules.pop(name)
+        # Python takes bytecode of the same second and length for current.
+        Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
+        for plugin in [plugin for plugin, module in _named.items() if module is old]:
+            _forget(plugin)
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -284,4 +278,5 @@ def _of_file(path: Path) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
+    _read[name] = held
     return module

@@ -86,7 +86,7 @@ def load(slot: str, name: str, field: str | None = None) -> Callable:
     def refused(problem: str, fix: str = "") -> Exception:
         if where.plugin and not where.module.startswith("pipelines."):
             return RecipeError(field or slot, f"{where.plugin}: {problem}", fix)
-        return TypeError(f"{slot}/{name}.py: {problem}. {fix}")
+        return TypeError(f"{where.plugin or f'{slot}/{name}.py'}: {problem}. {fix}".rstrip())
 
     if not isinstance(getattr(fn, "card", None), Card):
         raise refused(f"{where.attribute} has no card", "Decorate it with @method(paper=..., title=..., checked=...).")

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor
 
-CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+WEIGHTS = "adapter_model.safetensors"
 SCORE = "base_model.model.score.weight"
 """Where peft looks for the head of a sequence classifier."""
 

@@ -15,7 +15,7 @@ import torch
 
 from pipelines.contract.model_settings import Model
 from pipelines.data import dataset
-from pipelines.engine import adapters, checkpoint, models, parallel
+from pipelines.engine import checkpoint, models, parallel
 from pipelines.engine.optimizer import Stepper
 from pipelines.engine.policy import without_dropout
 from pipelines.recipe.model_path import ADAPTER
@@ -306,6 +306,8 @@ class Loop:
         own, revision = self.origin == self.model_settings.path, self.model_settings.revision
         base = "../base" if self.origin is None else self.origin if own else Path(self.origin).parent.name
         if self.world.rank == 0:
+            from pipelines.engine import adapters
+
             adapters.save(model, self.out / ADAPTER, base, revision if own else None, score=score)
 
     def save(self) -> None:

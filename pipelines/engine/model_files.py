@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.base.errors import ModelError, UserError, out_of_memory
 from pipelines.data.control import TAGS
-from pipelines.recipe.model_path import CLASSIFIER, architecture_of
+from pipelines.recipe.model_path import ADAPTER_CONFIG, CLASSIFIER, architecture_of
 
 if TYPE_CHECKING:
     import torch
@@ -48,10 +48,10 @@ def check_folder(folder: Path) -> None:
             integers or quantised, or the folder holds adapters.
     """
     bodies = check_json(folder)
-    if (folder / "adapter_config.json").exists():
+    if (folder / ADAPTER_CONFIG).exists():
         raise ModelError(
             "model.path",
-            f"{folder} holds adapters (adapter_config.json)",
+            f"{folder} holds adapters ({ADAPTER_CONFIG})",
             "Merge them into their base model first (peft: merge_and_unload) and name the merged folder; of a stage it is `model` beside "
             "`adapter`.",
         )

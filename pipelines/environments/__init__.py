@@ -226,8 +226,11 @@ def problems(name: str, size: int, seed: int, config: dict[str, Any]) -> Iterato
         RecipeError: no such environment, or settings it does not take.
     """
     function = _module(name).problems
+    renamed = (
+        {"environment": name} if plugins.is_reference(name) else {}
+    )  # its rows do not know what the recipe calls it
     try:
-        yield from function(size, seed, **config)
+        yield from ({**row, "info": {**row["info"], **renamed}} for row in function(size, seed, **config))
     except TypeError as error:
         raise RecipeError(f"environment {name} refuses its config: {error}.") from None
     except ValidationError as error:

@@ -15,7 +15,7 @@ from pipelines.contract.method import Method
 from pipelines.recipe import settings as s
 from pipelines.recipe.check_monitors import check_monitors
 from pipelines.recipe.corrected import check_staleness, check_window
-from pipelines.recipe.model_path import CLASSIFIER, architecture_of, gguf_of
+from pipelines.recipe.model_path import ADAPTER_CONFIG, CLASSIFIER, architecture_of, gguf_of
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.slots import bind_providers, bind_slots, bound_list, column_options, learning
 from pipelines.recipe.stage_kind import Node
@@ -314,10 +314,10 @@ def check_base(recipe: Recipe) -> None:
         raise RecipeError(problems=error.problems) from None
     if base and gguf is None and (base.startswith((".", "/", "~")) or Path(base).exists()):
         folder = Path(base).expanduser()
-        if (folder / "adapter_config.json").exists():
+        if (folder / ADAPTER_CONFIG).exists():
             raise RecipeError(
                 "model.path",
-                f"{base} holds adapters (adapter_config.json), and no whole model",
+                f"{base} holds adapters ({ADAPTER_CONFIG}), and no whole model",
                 "Name the folder that they are merged into; of a stage it is `model` beside `adapter`.",
             )
         if not (folder / "config.json").exists():

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from pipelines.base.errors import DataError
 from pipelines.base.files import REPORT, write_atomic
-from pipelines.engine import models
+from pipelines.engine import models, reward_model
 from pipelines.engine.fixed_data import Epochs, FixedDataLoop
 from pipelines.engine.reward_network import RewardNetwork
 from pipelines.reward_model import card
@@ -92,6 +92,14 @@ class RewardTrainer(FixedDataLoop):
     def about(self) -> dict[str, Any]:
         """The loss, and a system prompt that the model was trained with, too."""
         return super().about() | {"loss": self.loss.name} | ({"system_prompt": self.system} if self.system else {})
+
+    def write_model(self, about: dict[str, Any], *, only_first: bool = False, **options: Any) -> None:
+        """The checkpoint, and its adapters by themselves where there are any; arguments as in `engine.reward_model.save`."""
+        network, lora = self.weights.full, self.settings.lora is not None
+        if lora:
+            self.save_adapter(network.model, reward_model.plain_head(network, only_first))
+        folder = self.out / "model"
+        reward_model.save(network, self.tokenizer, folder, about, lora=lora, only_first=only_first, **options)
 
     def write_card(self, counts: dict[str, Any], named: str) -> None:
         """`card.md` and `reward_model.json` of the report: what was learned from, and the metrics of the held-out examples."""

@@ -14,7 +14,6 @@ from torch import Tensor
 from pipelines.base.errors import DataError
 from pipelines.data import dataset, pairs
 from pipelines.data.records import Stop
-from pipelines.engine import reward_model
 from pipelines.engine.answers import Answers
 from pipelines.engine.critiques import CritiqueSampler
 from pipelines.engine.fixed_data import HELDOUT, Pass
@@ -342,13 +341,6 @@ class Trainer(RewardTrainer):
             **self.about(), "score_mean": scores.mean(1).tolist(), "score_std": scores.std(1, correction=0).tolist(),
             **({"critique": critique.model_dump(exclude={"source"})} if critique else {}), **users,
         }  # fmt: skip
-        lora = self.settings.lora is not None
-        if lora:
-            self.save_adapter(network.model, reward_model.plain_head(network, self.two_heads))
-        folder = self.out / "model"
-        reward_model.save(
-            network, self.tokenizer, folder, about, lora=lora, only_first=self.two_heads, language_head=critique is not None,
-            latents=latents,
-        )  # fmt: skip
+        self.write_model(about, only_first=self.two_heads, language_head=critique is not None, latents=latents)
         described = {"pairs": len(self.pairs), "heldout pairs": len(self.heldout)}
         self.write_card(described, "pairs")

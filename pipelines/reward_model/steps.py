@@ -16,7 +16,6 @@ from pipelines.base.errors import DataError
 from pipelines.data import control, dataset
 from pipelines.data.chat import render_answer, with_system_prompt
 from pipelines.data.steps import StepAnswer, steps_of, token_at
-from pipelines.engine import reward_model
 from pipelines.engine.fixed_data import HELDOUT, Pass
 from pipelines.engine.reward_network import Places
 from pipelines.reward_model import step_card
@@ -223,9 +222,6 @@ class StepTrainer(RewardTrainer):
         self.weights.refresh()
         if self.world.rank > 0:
             return
-        lora = self.settings.lora is not None
-        if lora:
-            self.save_adapter(self.weights.full.model, reward_model.plain_head(self.weights.full))
-        reward_model.save(self.weights.full, self.tokenizer, self.out / "model", about, lora=lora)
+        self.write_model(about)
         counts = {"answers": len(self.answers), "steps of answers": sum(len(each.ends) for each in self.answers)}
         self.write_card(counts | {"heldout answers": len(self.heldout)}, "steps")

@@ -56,7 +56,7 @@ def markdown() -> str:
     summary = text(inspect.getdoc(whetstone_rlvr) or "")
     lines = [INTRODUCTION.format(summary=summary)]
     for name in ORDER:
-        lines += _entry("##", name, getattr(whetstone_rlvr, name))
+        lines += _entry(name, getattr(whetstone_rlvr, name))
         if name in CLASSES:
             lines += _class(CLASSES[name])
     lines += ["## Errors", "", text(inspect.getdoc(whetstone_rlvr.UserError) or "").split("\n\n")[0] + " Each of its `problems` has a",
@@ -91,8 +91,8 @@ def _paragraphs(value: Any) -> str:
     return " ".join(re.split(r"\n\n(?:Args|Raises|Returns):", inspect.getdoc(value) or "")[0].split())
 
 
-def _entry(level: str, name: str, function: Callable[..., Any]) -> list[str]:
-    return [f"{level} {name}", "", "```text", f"{name}{_signature(function)}", "```", "", text(inspect.getdoc(function) or ""), ""]
+def _entry(name: str, function: Callable[..., Any]) -> list[str]:
+    return [f"## {name}", "", "```text", f"{name}{_signature(function)}", "```", "", text(inspect.getdoc(function) or ""), ""]
 
 
 def _signature(function: Callable[..., Any]) -> str:
@@ -109,15 +109,10 @@ def _signature(function: Callable[..., Any]) -> str:
 def text(doc: str) -> str:
     """A docstring as Markdown: its sections as lists, its examples as blocks.
 
-    >>> print(text("Add.\\n\\nArgs:\\n    a: one\\n        number.\\n\\n>>> 1 + 1\\n2"))
+    >>> print(text("Add.\\n\\nArgs:\\n    a: one\\n        number."))
     Add.
     <BLANKLINE>
     - `a`: one number.
-    <BLANKLINE>
-    ```python
-    >>> 1 + 1
-    2
-    ```
     """
     parts = []
     for block in doc.split("\n\n"):
@@ -136,4 +131,4 @@ def _item(heading: str, entry: str) -> str:
     name, _, about = entry.partition(": ")
     if heading == "Returns":
         return f"Returns {entry}"
-    return f"- `{name}`: {about}" if heading == "Args" else f"Raises `{name}`: {about}"
+    return f"- `{name}`: {about}" if heading == "Args" else f"- Raises `{name}`: {about}"

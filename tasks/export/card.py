@@ -11,6 +11,7 @@ from huggingface_hub import EvalResult, ModelCardData
 from pipelines.base.distribution import NAME, version
 from pipelines.base.files import read_object, reported
 from pipelines.base.secrets import redact
+from pipelines.recipe.model_path import PACKAGE
 from pipelines.recipe.stage_kind import BASE, DATA, MODEL, SCORES
 from tasks.export import adapter
 from tasks.export.trained import Trained
@@ -21,45 +22,48 @@ ARTIFACT_NAME = re.compile(r"[a-z_]+-[0-9a-f]{16}")
 """The name of an artifact."""
 UNKNOWN = "unknown"
 """The hub's word for a model whose licence nobody has said."""
-USE = """from transformers import AutoModelForCausalLM, AutoTokenizer
+USE = """{peft}from transformers import AutoModelForCausalLM, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("{name}")
-model = AutoModelForCausalLM.from_pretrained("{name}")
-messages = [{{"role": "user", "content": "..."}}]
+model = AutoModelForCausalLM.from_pretrained({base})
+{adapted}messages = [{{"role": "user", "content": "..."}}]
 prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_tensors="pt", return_dict=True)
 answer = model.generate(**prompt, max_new_tokens=256)
 print(tokenizer.decode(answer[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))
 """
 
 
-LOAD = """model = AutoModelForCausalLM.from_pretrained("{name}")
-"""
-LOAD_ADAPTED = """model = AutoModelForCausalLM.from_pretrained("{base}")
-model = PeftModel.from_pretrained(model, "{name}")
-"""
-
-
-def _use(name: str, base: str) -> str:
+def _use(name: str, base: adapter.Base | None) -> str:
     """Python that loads the model, or adapters on their base."""
-    if not base:
-        return USE.format(name=name)
-    where = f"{name}/{adapter.BASE}" if base == adapter.BASE else base
-    adapted = LOAD_ADAPTED.format(name=name, base=where)
-    return "from peft import PeftModel\n" + USE.format(name=name).replace(LOAD.format(name=name), adapted)
+    if base is None:
+        return USE.format(name=name, base=f'"{name}"', peft="", adapted="")
+    if base.is_random:
+        where = f'"{name}/{adapter.BASE}"'
+    elif _is_gguf(base.name):
+        where = '"FOLDER", gguf_file="FILE.gguf"'
+    else:
+        where = f'"{base.name}"' + (f', revision="{base.revision}"' if base.revision else "")
+    adapted = f'model = PeftModel.from_pretrained(model, "{name}")\n'
+    return USE.format(name=name, base=where, peft="from peft import PeftModel\n", adapted=adapted)
 
 
-def _belongs(base: str, name: str) -> str:
+def _is_gguf(name: str) -> bool:
+    return name.startswith(PACKAGE) or name.lower().endswith(".gguf")
+
+
+def _belongs(base: adapter.Base, name: str) -> str:
     """What adapters belong to, and how one gets it."""
-    if base == adapter.BASE:
+    if base.is_random:
         return (
-            f"These are adapters (LoRA) for the model with random weights in the folder `{base}` beside them. Of a repository, make a copy "
-            f"first: `hf download {name} --local-dir {name}`."
+            f"These are adapters (LoRA) for the model with random weights in the folder `{adapter.BASE}` beside them. Of a repository, "
+            f"make a copy first: `hf download {name} --local-dir {name}`."
         )
-    if not ARTIFACT_NAME.fullmatch(base):
-        return f"These are adapters (LoRA) for the base model `{base}`, and are of use with it alone."
+    if not ARTIFACT_NAME.fullmatch(base.name):
+        what = "GGUF file of the base model" if _is_gguf(base.name) else "base model"
+        return f"These are adapters (LoRA) for the {what} `{base.name}`, and are of use with it alone."
     return (
-        f"These are adapters (LoRA) for the model that the stage before them made, `{base}`, and are of use with it alone. "
-        f"`whetstone export {base} --to {base}` writes it."
+        f"These are adapters (LoRA) for the model that the stage before them made, `{base.name}`, and are of use with it alone. "
+        f"`whetstone export {base.name} --to {base.name}` writes it."
     )
 
 
@@ -73,11 +77,11 @@ def text(model: Trained, name: str, licence: str | None = None, *, only_adapter:
     """
     name, licence = redact(name), redact(licence) if licence else None
     chain = model.known.chain(model.artifact)
-    base = adapter.base(model) if only_adapter else ""
+    base = adapter.base(model) if only_adapter else None
     evaluation, label = _evaluation(model)
     scores = stored_scores(evaluation.path) if evaluation else {}
     data = [a for a in chain if makes(a) == DATA]
-    head = _metadata(model, name, licence or UNKNOWN, chain, scores.get(label) or {}, base)
+    head = _metadata(model, name, licence or UNKNOWN, chain, scores.get(label) or {}, adapted=only_adapter)
     parts = [
         f"---\n{head}\n---\n\n# {name}\n",
         f"The model of stage `{model.stage}` of the recipe `{model.recipe}`, trained with {NAME} {version()}"
@@ -94,7 +98,7 @@ def text(model: Trained, name: str, licence: str | None = None, *, only_adapter:
 
 
 def _metadata(
-    model: Trained, name: str, licence: str, chain: list[Artifact], scores: dict[str, Any], adapted: str
+    model: Trained, name: str, licence: str, chain: list[Artifact], scores: dict[str, Any], *, adapted: bool
 ) -> str:
     results = [
         EvalResult(
@@ -110,7 +114,11 @@ def _metadata(
         pipeline_tag="text-generation",
         base_model=base if base and not base.startswith("a ") else None,
         datasets=sorted(
-            {str(s["path"]) for s in _sources(chain) if s.get("kind") == "hub" and not _is_local(s["path"])}
+            {
+                str(s["path"])
+                for s in _sources(chain)
+                if s.get("kind") == "hub" and not adapter.is_folder(str(s["path"]))
+            }
         )
         or None,
         tags=["whetstone", *dict.fromkeys(a.stage for a in chain if makes(a) == MODEL)],
@@ -120,17 +128,13 @@ def _metadata(
     return str(about.to_yaml())
 
 
-def _is_local(path: Any) -> bool:
-    return adapter.is_folder(str(path))
-
-
 def _base(chain: list[Artifact]) -> str:
     """The model that the first training started from, in words; a folder of this machine by its last name alone."""
     for artifact in chain:
         model = (artifact.parts.get("settings") or {}).get("model") or {}
         if makes(artifact) == MODEL and model.get("path"):
             path = str(model["path"])
-            return f"a local model called {Path(path).name}" if _is_local(path) else path
+            return f"a local model called {Path(path).name}" if adapter.is_folder(path) else path
         if makes(artifact) == MODEL and model.get("fresh"):
             return f"a new {model['fresh'].get('architecture')} model with random weights"
     return ""
@@ -181,7 +185,7 @@ def _data(data: Artifact) -> str:
     lines = ["| source | kind | split | licence |", "|---|---|---|---|"]
     for source in ((data.parts.get("settings") or {}).get("curate") or {}).get("sources") or []:
         place = str(source.get("task") or source.get("path"))
-        shown = Path(place).name if source.get("kind") != "stage" and _is_local(place) else place
+        shown = Path(place).name if source.get("kind") != "stage" and adapter.is_folder(place) else place
         lines.append(f"| {shown} | {source.get('kind')} | {source.get('split')} | {source.get('licence')} |")
     splits = ", ".join(f"{name}: {count}" for name, count in (card.get("splits") or {}).items())
     return "\n".join(lines) + (f"\n\nRows by split: {splits}." if splits else "")

@@ -43,15 +43,9 @@ def write(
     Raises:
         UserError: the folder has something in it, cannot be made, llama.cpp's converter is not there or fails, or there are no adapters.
     """
-    if only_adapter:
-        adapter.of(model)
-        if gguf:
-            raise UserError(
-                "--gguf", "a GGUF file is of a whole model, and --adapter writes none", "Give one of the two."
-            )
+    converter = check(model, gguf, only_adapter=only_adapter)
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise UserError(f"--to {to}", "there is something already", "Name a new folder.")
-    converter = gguf_converter() if gguf else None
     try:
         with atomic_folder(to) as building:
             if only_adapter:
@@ -67,6 +61,21 @@ def write(
     except OSError as error:
         raise UserError(f"--to {to}", error.strerror or error, "Name a folder that can be made.") from None
     return sorted(path for path in to.rglob("*") if path.is_file())
+
+
+def check(model: Trained, gguf: str | None, *, only_adapter: bool) -> list[str] | None:
+    """What an export needs is there; returns the command that converts to GGUF, None where no such file is asked for.
+
+    Raises:
+        UserError: as `write`, before anything is written.
+    """
+    if only_adapter:
+        adapter.of(model)
+        if gguf:
+            raise UserError(
+                "--gguf", "a GGUF file is of a whole model, and --adapter writes none", "Give one of the two."
+            )
+    return gguf_converter() if gguf else None
 
 
 def _without_places(file: Path) -> None:

@@ -11,7 +11,7 @@ from huggingface_hub.errors import HfHubHTTPError, LocalTokenNotFoundError
 
 from pipelines.base.errors import UserError
 from pipelines.base.secrets import redact
-from tasks.export import adapter, folder
+from tasks.export import folder
 from tasks.export.trained import Trained
 
 CLIENTS = ("httpx", "httpx2", "requests")
@@ -41,8 +41,7 @@ def push(
     """
     if not REPOSITORY.fullmatch(repository):
         raise UserError(repository, "a repository is OWNER/NAME, of letters, digits, '.', '_' and '-'", "Name it so.")
-    if only_adapter:
-        adapter.of(model)  # before the repository is made
+    folder.check(model, gguf, only_adapter=only_adapter)  # before the repository is made
     hub = HfApi()
     try:
         address = str(hub.create_repo(repository, private=not public, exist_ok=True))

@@ -9,7 +9,6 @@ from typing import Any
 
 from pipelines.base.errors import UserError, did_you_mean
 from pipelines.contract.model_settings import Model
-from pipelines.recipe.model_path import ADAPTER
 from pipelines.recipe.stage_kind import MODEL
 from tasks import brought
 from tasks.environment import runs_folder
@@ -34,12 +33,6 @@ class Trained:
     def folder(self) -> Path:
         """In Hugging Face's format, with tokenizer, chat template and generation config."""
         return self.artifact.path / "model"
-
-    @property
-    def adapter(self) -> Path | None:
-        """Its adapters by themselves, in peft's format; None where it has none."""
-        folder = self.artifact.path / ADAPTER
-        return folder if folder.is_dir() else None
 
     @property
     def recipe(self) -> str:

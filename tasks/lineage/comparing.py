@@ -14,6 +14,7 @@ def compare(
     names: Sequence[str],
     *,
     confidence: float = 0.95,
+    option: str = "--confidence",
     weights: bool = False,
     progress: Callable[[str], None] = lambda what: None,
 ) -> dict[str, Any]:
@@ -22,6 +23,7 @@ def compare(
     Args:
         names: as `tasks.lineage.subjects.find` takes them.
         confidence: level of the intervals and tests.
+        option: what the caller calls it, for the message.
         weights: compare the models in parameter space too, under `weights`.
         progress: called with what is being done.
 
@@ -29,7 +31,7 @@ def compare(
         UserError: the level is none, or the names mean too few checkpoints; and as `find` and `weights` do.
     """
     if not 0.5 <= confidence < 1:
-        raise UserError("--confidence", "a share from 0.5 to below 1, such as 0.95.")
+        raise UserError(option, "a share from 0.5 to below 1, such as 0.95.")
     chosen = subjects.find([*names], progress)
     experiments = any(name.startswith("experiment:") for name in names)
     if len(chosen) < 2 and not experiments:

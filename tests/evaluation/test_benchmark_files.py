@@ -20,15 +20,30 @@ GOOD = {"question": "58 + 26?", "answer": "84", "verifier": "number", "info": ""
 def benchmark(folder, *rows, task="my_test"):
     """As docs/evaluation.md says one is made."""
     own = folder / "mine" / "my_test"
-    shutil.copytree(harness.BENCHMARKS / "gsm8k_test", own)
-    (own / "gsm8k_test.yaml").rename(own / "my_test.yaml")
-    (own / "my_test.yaml").write_text((own / "my_test.yaml").read_text().replace("task: gsm8k_test", f"task: {task}"))
+    benchmark_files.create(own)
+    (own / "my_test.yaml").write_text((own / "my_test.yaml").read_text().replace("task: my_test", f"task: {task}"))
     (own / "test.jsonl").write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
     return own
 
 
 def asked(folder):
     return probe.answer({"ask": "benchmark", "name": "my_test", "include": str(folder / "mine"), "own": True})
+
+
+def test_a_new_one_can_be_asked(tmp_path):
+    benchmark_files.create(tmp_path / "mine" / "my_test")
+    assert {p.name for p in (tmp_path / "mine" / "my_test").iterdir()} == {"my_test.yaml", "test.jsonl", "utils.py"}
+    assert asked(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("name", "told"), [("there", "there already"), ("file/x", "Not a directory"), ("a b", "a benchmark's name")]
+)
+def test_where_none_can_be_made(tmp_path, name, told):
+    (tmp_path / "there").mkdir()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=told):
+        benchmark_files.create(tmp_path / name)
 
 
 def test_one_without_faults_is_loaded(tmp_path):

@@ -19,7 +19,8 @@ from tasks.store import index
 from whetstone_rlvr import UserError, command, find_run, run
 
 RUN = "c3" * 16
-BUG = json.dumps({"error": {"kind": "x", "message": "wrong"}, "problems": [{"field": "", "problem": "wrong"}]})
+TOLD = {"error": {"kind": "x", "message": "wrong"}, "problems": [{"field": "", "problem": "wrong"}]}
+UNFORESEEN = json.dumps(TOLD | {"error": {**TOLD["error"], "unforeseen": True}})
 CELL = {"value": 0.5, "low": 0.25, "high": 0.75, "n": 2}
 
 
@@ -94,8 +95,8 @@ def test_what_is_not_there(home, tmp_path):
     with pytest.raises(UserError, match="neither here nor in MLflow"):
         mine.samples()
     with pytest.raises(UserError) as error:
-        run(toys.recipe(tmp_path, rlvr={"steps": 3, "advantage": "grppo"}))
-    assert [p.field for p in error.value.problems] == ["rlvr.advantage"] and "Did you mean 'grpo'?" in str(error.value)
+        run(toys.recipe(tmp_path), until="rlrv")
+    assert [p.field for p in error.value.problems] == ["--until rlrv"] and "Did you mean 'rlvr'?" in str(error.value)
 
 
 def in_a_loop(*args, **kwargs):
@@ -118,6 +119,10 @@ def test_runs_of_one_process(home, tmp_path, capfd):
     assert any("sft" in line and "ended after" in line for line in lines)
     whole = run(path, {"rlvr.steps": 2})
     assert [s.status for s in whole.stages.values()] == ["reused", "reused", "ran", "ran"]
+    assert len(whole.rollouts()) > 0 and whole.rollouts().completion.notna().all()
+    with pytest.raises(UserError, match="Did you mean 'grpo'") as error:
+        run(path, {"rlvr.advantage": "grppo"})
+    assert [problem.field for problem in error.value.problems] == ["rlvr.advantage"]
     assert {*whole.frame().checkpoint} == {"base", "sft", "rlvr"} and whole.metrics("rlvr")["step"].tolist() == [1, 2]
     again = in_a_loop(path, {"rlvr.steps": 2})
     assert {s.status for s in again.stages.values()} == {"reused"} and again.frame().equals(whole.frame())
@@ -174,8 +179,8 @@ def test_one_that_is_interrupted_goes_on(home, tmp_path, signum, code, said):
 
 
 def test_a_command_that_ends_as_nobody_foresaw(home, monkeypatch):
-    for code, printed, messages in ((1, "", "no"), (-9, "", ""), (0, "no JSON", ""), (1, BUG, command.UNFORESEEN)):
+    for code, printed, messages in ((1, "", "no"), (-9, "", ""), (0, "no JSON", ""), (1, UNFORESEEN, "wrong")):
         with pytest.raises(RuntimeError, match=rf"ended with code {code}\.\n{re.escape(messages)}"):
             command._result(code, printed, messages)
     with pytest.raises(UserError, match="wrong"):
-        command._result(1, BUG, "")
+        command._result(1, json.dumps(TOLD), "Traceback (most recent call last), of something else")

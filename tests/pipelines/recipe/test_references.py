@@ -13,6 +13,7 @@ from pipelines import environments, verifiers
 from pipelines.base import plugins
 from pipelines.base.errors import DataError, UserError
 from pipelines.contract import catalogue
+from pipelines.contract.columns import COLUMNS
 from pipelines.recipe import references
 from pipelines.recipe.check import check_stage
 from pipelines.recipe.read import read_recipe
@@ -41,8 +42,10 @@ PRESET = "title: Mine\nadvantage: {kind: ./my_method.py:scaled, factor: 3}\nobje
 @pytest.fixture(autouse=True)
 def _forget():
     """Each test begins and ends with the installed plug-ins alone."""
-    before = dict(plugins._named)
+    before, columns = dict(plugins._named), dict(COLUMNS)
     yield
+    COLUMNS.clear()
+    COLUMNS.update(columns)
     plugins._named.clear()
     plugins._named.update(before)
     plugins.origins.cache_clear()
@@ -122,6 +125,20 @@ def test_what_is_not_there_is_said_with_its_field(folder, override, says):
         read(folder, override)
 
 
+def test_a_file_that_changes_is_read_again(folder):
+    file = folder / "my_method.py"
+    with pytest.raises(UserError, match="has no scald"):
+        read(folder, "rlvr.advantage=./my_method.py:scald")
+    file.write_text(METHOD.replace("scaled", "scald"))
+    assert read(folder, "rlvr.advantage=./my_method.py:scald")
+    column = 'from pipelines.contract.columns import Column, Phase\nCOLUMNS = {"one_z": Column("B", "float32", Phase.CREDIT, "", "")}\n'
+    for factor in (2.0, 6.0):
+        file.write_text(column + METHOD.replace("= 2.0", f"= {factor}"))
+        recipe = read(folder, "rlvr.advantage=./my_method.py:scaled")
+        assert catalogue.bind("rlvr.advantage", recipe.rlvr.advantage)({"reward": 0.5}) == factor / 2
+    assert "one_z" in COLUMNS
+
+
 def test_a_method_without_a_card_is_refused(folder):
     recipe = read(folder, "rlvr.advantage=my_verifier:verify")
     with pytest.raises(UserError, match=r"rlvr\.advantage: my_verifier: verify has no card\. Decorate it"):
@@ -152,6 +169,17 @@ def test_its_code_is_in_the_keys_of_the_stages_that_use_it(folder):
     (folder / "my_verifier.py").write_text(VERIFIER.replace("score == 1", "score >= 1"))
     last = {stage: found(stage) for stage in before}
     assert {stage for stage in before if last[stage] != after[stage]} == {"curate", "rlvr"}
+
+
+def test_an_environment_s_rows_are_played_by_the_file_that_made_them(folder):
+    (folder / "my_world.py").write_text(
+        "class World: ...\ndef problems(size, seed):\n    for n in range(size):\n"
+        "        yield {'prompt': [], 'answer': 'a', 'info': {'environment': 'what it calls itself', 'n': n}}\n"
+    )
+    plugins.activate(["environments=./my_world.py"])
+    rows = [*environments.problems("./my_world.py", 2, 0, {})]
+    assert [row["info"] for row in rows] == [{"environment": "./my_world.py", "n": n} for n in range(2)]
+    assert type(environments.make(rows[0]["info"]["environment"])).__module__.startswith("my_world")
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ def named(to) -> str:
     ("base", "told"),
     [
         ("org/small-model", "org/small-model"), ("/home/ann/models/old", "old"), ("./models/old", "old"), ("~/old", "old"),
+        ("/home/ann/base", "base"), ("./small.gguf", "small.gguf"), ("package:llm_small", "package:llm_small"),
         ("../base", "out/base"), ("COLD", "sft-"),
     ],
 )  # fmt: skip
@@ -72,6 +73,20 @@ def test_the_lines_of_code_on_its_card_run(home, tmp_path, monkeypatch, base):
     torch.testing.assert_close(logits(names["model"]), logits(whole), atol=1e-5, rtol=0)
 
 
+def test_the_code_on_its_card_loads_the_base_that_it_was_trained_on(home, tmp_path):
+    made = exported.run(adapted="org/small-model")
+    model = trained.find("mine")
+    config = made["short"].path / "adapter" / "adapter_config.json"
+    config.write_text(json.dumps(json.loads(config.read_text()) | {"revision": "abc"}))
+    folder.write(model, tmp_path / "out", only_adapter=True)
+    text = (tmp_path / "out" / "README.md").read_text()
+    assert 'AutoModelForCausalLM.from_pretrained("org/small-model", revision="abc")' in text
+    config.write_text(config.read_text().replace("org/small-model", "./small.gguf"))
+    folder.write(model, tmp_path / "gguf", only_adapter=True)
+    text = (tmp_path / "gguf" / "README.md").read_text()
+    assert "GGUF file of the base model `small.gguf`" in text and 'gguf_file="FILE.gguf"' in text
+
+
 def test_what_has_no_adapter_says_so(home, tmp_path):
     made = exported.run(adapted="org/small-model")
     with pytest.raises(
@@ -91,8 +106,12 @@ def test_a_run_without_lora(home, tmp_path):
     exported.run()
     with pytest.raises(UserError, match=r"without `lora`\. Leave --adapter out"):
         folder.write(trained.find("mine"), tmp_path / "out", only_adapter=True)
-    with pytest.raises(UserError, match="without `lora`"):
-        hub.push(trained.find("mine"), "ann/mine", only_adapter=True)
+    with hub_server.running() as there, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("HF_ENDPOINT", there.url)
+        for asked, told in (({"only_adapter": True}, "without `lora`"), ({"gguf": "q8_0"}, "--gguf")):
+            with pytest.raises(UserError, match=told):
+                hub.push(trained.find("mine"), "ann/mine", **asked)
+        assert not there.created
 
 
 def test_an_export_of_the_model_has_no_adapter_in_it(home, tmp_path):
