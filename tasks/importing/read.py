@@ -97,14 +97,16 @@ def _of_shell(file: Path, options: Options) -> tuple[dict[str, Any], dict[str, s
     for words in shell.commands(shell.read(file), str(file)):
         joined = " ".join(words)
         if re.search(r"\bverl\.\S*(main_ppo|main_dapo)|\bverl\b.*main_ppo|main_dapo", joined):
-            return _overrides([w for w in words if "=" in w and re.match(r"[+~]*[A-Za-z_]\w*\.", w)], str(file)), {
+            start = next(n for n, word in enumerate(words) if re.search(r"main_ppo|main_dapo", word))
+            stated = shell.of_one(words[start:])
+            return _overrides([w for w in stated if "=" in w and re.match(r"[+~]*[A-Za-z_]\w*\.", w)], str(file)), {
                 "trainer": "verl"
             }
         match = re.search(r"\btrl (grpo|sft|dpo)\b|\b(grpo|sft|dpo)\.py\b", joined)
         if match:
             method = match[1] or match[2]
             start = next(n for n, word in enumerate(words) if word == match[1] or word.endswith(f"{method}.py")) + 1
-            stated = _overrides(words[start:], str(file))
+            stated = _overrides(shell.of_one(words[start:]), str(file))
             config = stated.pop("config", None)
             base = flattened(yaml_text.load(_beside(file, str(config)))) if config else {}
             trainer = "open-r1" if "open_r1" in joined or "open-r1" in joined else recognised(base | stated, file)

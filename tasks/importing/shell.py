@@ -23,6 +23,8 @@ MOST = 200_000
 """Characters of a script."""
 LARGEST = 10**15
 """No result of arithmetic is larger."""
+END = re.compile(r"\d*>|&|\||;|<$|<<|\$\{?[@*]")
+"""What a word begins with that is none of the command's own: a redirect, a pipe, the next command, arguments of the script."""
 
 
 def read(path: Path) -> str:
@@ -66,6 +68,20 @@ def commands(text: str, where: str) -> list[list[str]]:
         elif words:
             found_commands.append(words)
     return found_commands
+
+
+def of_one(words: list[str]) -> list[str]:
+    """The words of the first command of a line.
+
+    >>> of_one(["--beta", "0.1", "2>&1", "|", "tee", "log"]), of_one(["beta=0.1;", "ls"])
+    (['--beta', '0.1'], ['beta=0.1'])
+    """
+    for place, word in enumerate(words):
+        if END.match(word):
+            return words[:place]
+        if word.endswith(";"):
+            return [*words[:place], word.removesuffix(";")]
+    return words
 
 
 def _lines(text: str) -> list[str]:

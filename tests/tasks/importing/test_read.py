@@ -27,7 +27,11 @@ TABLES: dict[str, tuple[list[Field], dict[str, Any]]] = {
     "trl grpo": (trl.fields("grpo"), {"model_name_or_path": "org/m", "dataset_name": "org/d"}),
     "trl sft": (trl.fields("sft"), {"model_name_or_path": "org/m", "dataset_name": "org/d"}),
     "trl dpo": (trl.fields("dpo"), {"model_name_or_path": "org/m", "dataset_name": "org/d"}),
-    "open-r1 grpo": (open_r1.fields("grpo"), {"model_name_or_path": "org/m", "dataset_name": "org/d"}),
+    "open-r1 grpo": (
+        open_r1.fields("grpo"),
+        # of the default rewards one has no counterpart
+        {"model_name_or_path": "org/m", "dataset_name": "org/d", "reward_funcs": ["format"]},
+    ),
     "open-r1 sft": (open_r1.fields("sft"), {"model_name_or_path": "org/m", "dataset_name": "org/d"}),
     "verl": (verl.fields(), {"actor_rollout_ref.model.path": "org/m", "data.train_files": "x.parquet"}),
     "axolotl": (axolotl.fields(), {"base_model": "org/m", "datasets": [{"path": "org/d", "type": "alpaca"}]}),
@@ -131,6 +135,31 @@ def test_a_script_that_names_a_configuration(tmp_path):
     text = "accelerate launch --num_processes 8 -m trl.scripts.x\ntrl dpo --config dpo.yaml --beta 0.5\n"
     result = own.read(tmp_path, text, name="run.sh")
     assert result.recipe.stages["preference"].settings.loss["beta"] == 0.5
+
+
+@pytest.mark.parametrize(
+    "rest",
+    [
+        '"$@" 2>&1 | tee run.log',
+        "> run.log",
+        ">> run.log 2> errors.log",
+        "&& echo done",
+        "; echo --beta 1",
+        "${@:2}",
+        "&",
+    ],
+)
+@pytest.mark.parametrize("config", ["trl dpo --config dpo.yaml --stop '<|end|>' --beta 0.5 ", "verl"])
+def test_the_rest_of_a_line_gives_no_values(tmp_path, rest, config):
+    own.read(tmp_path, own.TRL_DPO, name="dpo.yaml")
+    if config != "verl":
+        result = own.read(tmp_path, config + rest, name="run.sh")
+        assert result.recipe.stages["preference"].settings.loss["beta"] == 0.5
+        assert result.draft.config.values["stop"] == "<|end|>" and "echo" not in result.draft.config.values
+        return
+    line = "cd here && python3 -m verl.trainer.main_ppo data.train_files=a.parquet actor_rollout_ref.model.path=org/m data.seed=3 "
+    result = own.read(tmp_path, f"{line}{rest} data.seed=4 x.y=z", name="run.sh")
+    assert result.recipe.seed == 3 and "x.y" not in own.kinds(result)
 
 
 def test_the_same_field_under_two_names(tmp_path):
