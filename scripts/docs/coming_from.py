@@ -42,7 +42,8 @@ completions (default: `gradient_accumulation_steps`), so `prompts` is that divid
 `solution`, which `accuracy_reward` reads, becomes `columns: {answer: solution}`. Columns of the data reach a
 reward function under their own names, as there. For SFT without packing `--row-tokens` turns rows of a step
 into tokens.""",
-    "open-r1": """TRL's fields (above) and these.""",
+    "open-r1": f"""TRL's fields (above) and these. It pins TRL 0.18.0, whose defaults differ: for GRPO
+{", ".join(f"`{name}` `{value}`" for name, value in open_r1.defaults("grpo").items())}.""",
     "verl": """`data.train_batch_size` and `ppo_mini_batch_size` are problems, as ours; a step is a draw. Rows name their
 verifier by the columns of verl's own data sets, else it is `math`; a reward function of verl's must be wrapped
 into one with TRL's signature. Only the PPO trainer (`main_ppo`) is read, not the SFT trainers.""",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from tasks.importing import trl
@@ -37,7 +38,14 @@ def fields(method: str) -> list[Field]:
     """The table of open-r1's `grpo.py` or `sft.py`."""
     own = [*tables("open_r1")["both"], *tables("open_r1")[method]]
     known = {field.key for field in own}
-    return [*own, *(field for field in trl.fields(method) if field.key not in known)]
+    shared = (field for field in trl.fields(method) if field.key not in known)
+    older = defaults(method)
+    return [*own, *(replace(each, default=older[each.key]) if each.key in older else each for each in shared)]
+
+
+def defaults(method: str) -> dict[str, Any]:
+    """The defaults of the TRL that it pins, where those of TRL 1.x are others."""
+    return {**tables("open_r1")["defaults"]["both"], **tables("open_r1")["defaults"][method]}
 
 
 def build(config: Config, method: str) -> Draft:

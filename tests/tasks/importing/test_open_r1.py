@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import configurations as own
+import pytest
 
+from pipelines.base.errors import UserError
 from pipelines.verifiers import registry
 
 
@@ -25,6 +27,33 @@ def test_grpo(tmp_path):
     )
     (left,) = [each for each in result.draft.left_out if each.field == "reward_funcs"]
     assert "tag_count" in left.why and "my_rewards:tag_count" in left.instead
+
+
+def test_defaults_are_of_the_trl_that_it_pins(tmp_path):
+    """TRL 0.18.0 and transformers 4.52.3; the third of its default rewards, tag_count, is none of ours."""
+    config = {"model_name_or_path": "org/small", "dataset_name": "org/maths"}
+    result = own.read(tmp_path, config, trainer="open-r1", method="grpo", processes=1)
+    recipe, rlvr = result.recipe, result.recipe.rlvr
+    assert rlvr.divergence == {"kind": "k3", "weight": 0.04} and rlvr.loss_aggregation == {"kind": "token_mean"}
+    assert (
+        rlvr.sampling.max_tokens == 256 and recipe.curate.max_prompt_tokens == 512 and not rlvr.gradient_checkpointing
+    )
+    assert recipe.model.dtype == recipe.model.weights_dtype == "float32"
+    assert [term.get("name") for term in rlvr.reward["terms"]] == [None, "format"]
+    assert [(each.field, "tag_count" in each.why) for each in result.draft.left_out] == [("reward_funcs", True)]
+    assert result.draft.origins["rlvr.divergence"] == ["open-r1's default of beta"]
+    later = own.read(tmp_path, config, trainer="trl", method="grpo", processes=1).recipe
+    assert later.rlvr.divergence is None and later.rlvr.sampling.max_tokens == 512 and later.model.dtype == "bfloat16"
+    sft = own.read(tmp_path, config, trainer="open-r1", method="sft", processes=1, row_tokens=9).recipe
+    assert sft.model.dtype == "float32" and not sft.sft.gradient_checkpointing and sft.sft.max_length == 1024
+
+
+def test_weights_count_the_default_rewards(tmp_path):
+    config = {"model_name_or_path": "org/small", "dataset_name": "org/maths", "reward_weights": [1.0, 0.5, 0.25]}
+    terms = own.read(tmp_path, config, trainer="open-r1", method="grpo").recipe.rlvr.reward["terms"]
+    assert [term["weight"] for term in terms] == [1.0, 0.5]
+    with pytest.raises(UserError, match="reward_weights: 2 weights for 3 rewards"):
+        own.read(tmp_path, config | {"reward_weights": [1, 2]}, trainer="open-r1", method="grpo")
 
 
 def test_the_form_is_theirs(tmp_path):
