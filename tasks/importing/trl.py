@@ -307,16 +307,19 @@ def rewards(draft: Draft, known: dict[str, dict[str, Any]]) -> None:
         known: names of the trainer's own rewards → ours.
     """
     config = draft.config
-    names, weights = config.take("reward_funcs") or [], config.take("reward_weights")
+    names, weights = list(config.take("reward_funcs") or []), config.take("reward_weights")
+    path = str(config.take("reward_model_name_or_path")) if config.has("reward_model_name_or_path") else ""
+    if path:  # it is the first of them there
+        names.insert(0, path if "/" in path else f"./{path}")
     if weights is not None and len(weights) != len(names):
         raise UserError(
             config.name("reward_weights"),
-            f"{len(weights)} weights for {len(names)} reward functions",
+            f"{len(weights)} weights for {len(names)} rewards",
             "Give one for each.",
         )
     terms: list[dict[str, Any]] = []
     for number, name in enumerate(names):
-        term = reward(name, known)
+        term: dict[str, Any] | None = {"kind": "model", "model": name} if path and not number else reward(name, known)
         if term is None:
             draft.leave(
                 "reward_funcs", f"{name} is none of ours{_hint(name, known)}",
@@ -324,14 +327,10 @@ def rewards(draft: Draft, known: dict[str, dict[str, Any]]) -> None:
             )  # fmt: skip
             continue
         terms.append(term | ({"weight": float(weights[number])} if weights else {}))
-    if config.has("reward_model_name_or_path"):
-        path = str(config.take("reward_model_name_or_path"))
-        terms.append({"kind": "model", "model": path if "/" in path else f"./{path}"})
-        draft.map("reward_model_name_or_path", draft.path(".reward"))
     single = len(terms) == 1 and "weight" not in terms[0] and "name" not in terms[0]
     value: Any = terms if terms and not single else terms[0] if terms else {"kind": "verifier"}
     if terms:
-        draft.put(".reward", value, "reward_funcs", "reward_weights")
+        draft.put(".reward", value, "reward_funcs", "reward_model_name_or_path", "reward_weights")
     else:
         draft.assume(
             ".reward", value, "no reward of the configuration has a counterpart",

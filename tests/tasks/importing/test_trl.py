@@ -93,6 +93,20 @@ def test_scales(tmp_path, value, scale):
     assert own.read(tmp_path, own.TRL_GRPO | {"scale_rewards": value}).recipe.rlvr.advantage["scale"] == scale
 
 
+def test_the_weights_count_the_reward_model_first(tmp_path):
+    config = own.TRL_GRPO | {
+        "reward_model_name_or_path": "scorer", "reward_funcs": ["lab.rewards.brevity"], "reward_weights": [2.0, 0.5],
+    }  # fmt: skip
+    result = own.read(tmp_path, config)
+    terms = result.recipe.rlvr.reward["terms"]
+    assert [(term["kind"], term["weight"]) for term in terms] == [("model", 2.0), ("function", 0.5)]
+    assert terms[0]["model"] == "./scorer" and own.kinds(result)["reward_model_name_or_path"] == "mapped"
+    with pytest.raises(UserError, match="reward_weights: 1 weights for 2 rewards"):
+        own.read(tmp_path, config | {"reward_weights": [1.0]})
+    alone = own.read(tmp_path, config | {"reward_funcs": None, "reward_weights": None}).recipe.rlvr.reward
+    assert alone == {"kind": "model", "model": "./scorer"}
+
+
 def test_epochs_of_an_rl_run_need_the_rows(tmp_path):
     config = {key: value for key, value in own.TRL_GRPO.items() if key not in ("max_steps", "steps_per_generation")}
     config |= {"num_train_epochs": 1.5}
