@@ -93,14 +93,16 @@ def data(draft: Draft) -> None:
 def sizes(draft: Draft) -> int:
     """Problems of a step, and its updates; returns these, of all epochs."""
     config = draft.config
+    uncut = config.has("data.gen_batch_size") and not config.take("filter_groups")
+    key = "data.gen_batch_size" if uncut else "data.train_batch_size"  # nothing but the filter cuts the loader's batch
     prompts, mini, passes = (
-        config.positive("data.train_batch_size"),
+        config.positive(key),
         config.positive("mini_batch"),
         config.positive("ppo_epochs"),
     )
-    draft.put(".prompts", prompts, "data.train_batch_size")
+    draft.put(".prompts", prompts, key)
     updates = max(1, math.ceil(prompts / mini))
-    draft.put(".mini_batches", updates, "mini_batch", "data.train_batch_size")
+    draft.put(".mini_batches", updates, "mini_batch", key)
     if mini > prompts or prompts % mini:
         draft.leave(
             "mini_batch",
@@ -118,13 +120,18 @@ def length(draft: Draft) -> None:
         draft.put(".steps", config.positive("steps"), "steps")
         draft.map("epochs", "", "total_training_steps decides")
     elif config.rows:
-        draft.put(".steps", max(1, int(config.rows // config.positive("data.train_batch_size") * epochs)), "epochs")
+        draft.put(".steps", max(1, int(config.rows // drawn(config) * epochs)), "epochs", "data.gen_batch_size")
     else:
         draft.assume(
             ".steps", STEPS,
-            f"{epochs:g} epochs are rows x {epochs:g} / {config.take('data.train_batch_size')} steps, and the number of rows is not known",
-            "Give --rows N, or set steps.", "epochs",
+            f"{epochs:g} epochs are rows x {epochs:g} / {drawn(config)} steps, and the number of rows is not known",
+            "Give --rows N, or set steps.", "epochs", "data.gen_batch_size",
         )  # fmt: skip
+
+
+def drawn(config: Config) -> int:
+    """Problems of a draw: the loader's batch."""
+    return config.positive("data.gen_batch_size" if config.has("data.gen_batch_size") else "data.train_batch_size")
 
 
 def optimizer(draft: Draft, updates: int) -> None:
@@ -163,13 +170,15 @@ def reward(draft: Draft) -> None:
         else:
             draft.leave("overlong_len", f"no length from 1 to {most}", "Set shaping: [soft_overlong].")
     if config.take("filter_groups"):
-        draws = config.take("max_draws")
+        # a draw here has as many problems as a step
+        draws = math.ceil(config.take("max_draws") * drawn(config) / config.positive("data.train_batch_size"))
         draft.put(".filter", {"kind": "mixed"}, "filter_groups", "filter_metric")
         draft.put(
             ".sampling_schedule",
-            {"kind": "dynamic", "max_draws": draws if draws > 0 else UNBOUNDED},
+            {"kind": "dynamic", "max_draws": min(draws, UNBOUNDED) if draws > 0 else UNBOUNDED},
             "filter_groups",
             "max_draws",
+            "data.gen_batch_size",
         )
 
 
@@ -198,7 +207,7 @@ def advantage(draft: Draft) -> None:
         critic = {
             "kind": "critic", "learning_rate": config.take("critic.lr"),
             "epochs": config.take("critic.epochs") or config.take("ppo_epochs"),
-            "discount": float(config.take("gamma")), "warm_up": max(0, config.take("critic_warmup")),
+            "discount": float(config.take("gamma")), "warm_up": max(0, config.take("critic_warmup") - 1),  # theirs counts steps from 1
         }  # fmt: skip
         draft.put(".providers", [critic], "critic.lr", "critic.epochs", "critic_warmup")
     draft.put(".advantage", part, *keys)
@@ -264,7 +273,9 @@ def divergence(draft: Draft) -> None:
     part: dict[str, Any] | None = None
     keys: list[str] = ["use_kl_loss", "use_kl_in_reward"]
     if in_loss:
-        kind = PENALTIES.get(config.take("kl_loss_type").removesuffix("+"))
+        name = config.take("kl_loss_type")
+        # with a + it has the estimator's value and the gradient of k2
+        kind = "k2" if name.endswith("+") else PENALTIES.get(name)
         if kind in ("k2", "k3"):
             part = {"kind": kind, "weight": float(config.take("kl_loss_coef"))}
             keys += ["kl_loss_type", "kl_loss_coef"]

@@ -35,7 +35,7 @@ def test_yaml_with_a_critic(tmp_path):
     result = own.read(tmp_path, own.VERL_PPO, "actor_rollout_ref.rollout.temperature=0.7")
     rlvr = result.recipe.rlvr
     assert rlvr.advantage == {"kind": "gae", "discount": 0.99, "lam": 0.95}
-    assert rlvr.providers == [{"kind": "critic", "learning_rate": 2e-5, "epochs": 1, "discount": 0.99, "warm_up": 3}]
+    assert rlvr.providers == [{"kind": "critic", "learning_rate": 2e-5, "epochs": 1, "discount": 0.99, "warm_up": 2}]
     assert rlvr.divergence == {"kind": "k1", "where": "reward", "weight": 0.005}
     assert (rlvr.steps, rlvr.group_size, rlvr.mini_batches, rlvr.sampling.temperature, rlvr.sampling.top_k) == (
         40,
@@ -86,6 +86,53 @@ def test_one_clip_ratio_is_both(tmp_path):
 def test_objectives(tmp_path, mode, objective, mean):
     rlvr = own.read(tmp_path, own.VERL_PPO, f"actor_rollout_ref.actor.policy_loss.loss_mode={mode}").recipe.rlvr
     assert rlvr.objective == objective and rlvr.loss_aggregation == {"kind": mean}
+
+
+@pytest.mark.parametrize(("warmup", "steps"), [(0, 0), (1, 0), (2, 1), (10, 9)])
+def test_the_critics_warmup_is_the_first_step_that_updates_the_policy(tmp_path, warmup, steps):
+    recipe = own.read(tmp_path, own.VERL_PPO, f"trainer.critic_warmup={warmup}").recipe
+    assert recipe.rlvr.providers[0]["warm_up"] == steps
+
+
+@pytest.mark.parametrize(
+    ("name", "loss", "in_reward"),
+    [
+        ("k3+", "k2", "k3"),
+        ("kl+", "k2", "k1"),
+        ("low_var_kl", "k3", "k3"),
+        ("k1", None, "k1"),
+        ("k2+", "k2", None),
+        ("mse", "k2", None),
+    ],
+)
+def test_a_plus_is_the_gradient_of_k2(tmp_path, name, loss, in_reward):
+    """In the reward, which has no gradient, an estimator with a plus has the value of the one without."""
+    plain = own.VERL_PPO | {"algorithm": {"adv_estimator": "rloo"}}
+    actor = "actor_rollout_ref.actor"
+    divergence = own.read(
+        tmp_path, plain, f"{actor}.use_kl_loss=True", f"{actor}.kl_loss_type={name}"
+    ).recipe.rlvr.divergence
+    assert divergence == (loss and {"kind": loss, "weight": 0.001})
+    divergence = own.read(tmp_path, own.VERL_PPO, f"algorithm.kl_penalty={name}").recipe.rlvr.divergence
+    assert divergence == (in_reward and {"kind": in_reward, "where": "reward", "weight": 0.005})
+
+
+def test_the_size_of_a_draw(tmp_path):
+    """With filter_groups it is the loader's batch alone; without, nothing cuts that batch, and it is the step's."""
+    result = own.read(tmp_path, own.VERL, "data.gen_batch_size=1280", name="run.sh", rows=5000)
+    rlvr = result.recipe.rlvr
+    assert (rlvr.prompts, rlvr.mini_batches, rlvr.steps) == (512, 4, 5000 // 1280 * 3)
+    assert rlvr.sampling_schedule == {"kind": "dynamic", "max_draws": 25}
+    assert own.kinds(result)["data.gen_batch_size"] == "mapped"
+    filtered = "algorithm.filter_groups"
+    rlvr = own.read(
+        tmp_path, own.VERL, "data.gen_batch_size=256", f"{filtered}.max_num_gen_batches=3", name="run.sh", rows=5000
+    ).recipe.rlvr
+    assert rlvr.sampling_schedule["max_draws"] == 2
+    rlvr = own.read(
+        tmp_path, own.VERL, "data.gen_batch_size=256", f"{filtered}.enable=False", name="run.sh", rows=5000
+    ).recipe.rlvr
+    assert (rlvr.prompts, rlvr.mini_batches, rlvr.steps) == (256, 2, 5000 // 256 * 3)
 
 
 def test_a_plain_kl_as_a_loss_is_refused_in_words(tmp_path):
