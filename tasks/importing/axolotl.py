@@ -14,6 +14,8 @@ METHODS = {None: "sft", "grpo": "grpo", "dpo": "dpo", "ipo": "dpo", "orpo": "dpo
 """`rl` → TRL's method whose sizes it has."""
 STAGES = {"packing": "sft", "rpo_alpha": "dpo"}
 """Fields of one kind of stage alone → TRL's method."""
+DEFAULT_WARMUP, MOST_WARMUP = 0.03, 100
+"""Share of the updates, and most of them."""
 CHATS = ("chat_template", "sharegpt", "alpaca", "alpaca_chat", "messages", "input_output")
 
 
@@ -47,7 +49,9 @@ def build(config: Config) -> Draft:
     draft.map("rl", "rlvr" if method == "grpo" else "stages.preference")
     data(draft, method)
     template(draft)
+    storage(draft)
     trl.optimizer(draft)
+    warmup(draft)
     least = config.take("cosine_min_lr_ratio")
     if least is not None:
         draft.put(".optimizer.final_share", min(1.0, max(0.0, float(least))), "cosine_min_lr_ratio")
@@ -103,7 +107,30 @@ def whole_values(config: Config) -> None:
     }  # fmt: skip
     if config.take("lora_target_linear"):
         derived["lora_target_modules"] = ["all-linear"]
+    steps = config.take("max_steps") or 0
+    if steps > 0:
+        derived["warmup_steps"] = min(int(DEFAULT_WARMUP * steps), MOST_WARMUP)
     config.derive(derived)
+
+
+def storage(draft: Draft) -> None:
+    """What weights are stored in: bfloat16 there wherever it computes in it."""
+    if draft.recipe["model"]["dtype"] == "bfloat16" and draft.recipe["model"]["weights_dtype"] == "float32":
+        draft.assume(
+            "model.weights_dtype", "float32", "theirs are stored in bfloat16 with bf16, which loses small updates",
+            "Set bfloat16 for what it does, in half the memory.", "dtype",
+        )  # fmt: skip
+
+
+def warmup(draft: Draft) -> None:
+    """Their default is a share of the updates, but not more than `MOST_WARMUP` of them; what is known of their number is derived."""
+    config = draft.config
+    stated = config.has("warmup_steps") or config.has("warmup_ratio") or "warmup_steps" in config.derived
+    if not stated and config.take("lr_scheduler_type") != "constant":
+        draft.assume(
+            ".optimizer.warmup", DEFAULT_WARMUP, f"theirs is that share, but at most {MOST_WARMUP} updates",
+            f"Set {MOST_WARMUP} where the share is more.", "warmup_steps",
+        )  # fmt: skip
 
 
 def data(draft: Draft, method: str) -> None:
@@ -197,9 +224,8 @@ def preference(draft: Draft, rl: str) -> None:
         loss["label_smoothing"] = smoothing
         keys.append("dpo_label_smoothing")
     if rl == "orpo":
-        weight = config.take("orpo_alpha")
-        loss = {"kind": "orpo", "weight": float(beta if weight is None else weight)}
-        keys.append("orpo_alpha")
+        key = "orpo_alpha" if config.has("orpo_alpha") and not config.has("beta") else "beta"
+        loss, keys = {"kind": "orpo", "weight": float(config.take(key))}, ["rl", key]
     if rl == "simpo":
         loss["gamma"] = float(config.take("simpo_gamma"))
         keys.append("simpo_gamma")

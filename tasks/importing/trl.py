@@ -207,8 +207,11 @@ def schedule(draft: Draft, warmup: float, warmup_key: str) -> None:
     draft.put(".optimizer.schedule", plain.get(kind, "cosine"), "lr_scheduler_type")
     if kind not in plain:
         draft.leave("lr_scheduler_type", "schedules are constant, linear and cosine", "A cosine stands in the recipe.")
-    if kind == "constant" and config.has(warmup_key) and warmup:
-        draft.leave(warmup_key, "their schedule `constant` has no warmup", "Nothing to do: the recipe has none either.")
+    if kind == "constant" and warmup:
+        if config.has(warmup_key):
+            draft.leave(
+                warmup_key, "their schedule `constant` has no warmup", "Nothing to do: the recipe has none either."
+            )
         warmup = 0
     draft.put(".optimizer.warmup", warmup, warmup_key)
     final = min(1.0, float(least)) if least is not None and kind == "cosine_with_min_lr" else 0.0

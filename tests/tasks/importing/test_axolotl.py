@@ -52,6 +52,9 @@ def test_raw_texts_and_files(tmp_path):
         ("dpo", {"rl_beta": 0.2}, {"kind": "dpo", "beta": 0.2}),
         ("ipo", {}, {"kind": "ipo", "beta": 0.1}),
         ("orpo", {"orpo_alpha": 0.2}, {"kind": "orpo", "weight": 0.2}),
+        ("orpo", {"orpo_alpha": 0.2, "rl_beta": 0.3}, {"kind": "orpo", "weight": 0.3}),
+        ("orpo", {"trl": {"beta": 0.4}}, {"kind": "orpo", "weight": 0.4}),
+        ("orpo", {}, {"kind": "orpo", "weight": 0.1}),
         (
             "kto",
             {"kto_desirable_weight": 0.5},
@@ -63,6 +66,33 @@ def test_raw_texts_and_files(tmp_path):
 def test_preferences(tmp_path, rl, more, loss):
     stage = own.read(tmp_path, PAIRS | {"rl": rl} | more).recipe.stages["preference"].settings
     assert stage.loss == loss and stage.pairs_per_step == 8 and stage.sft_weight == (1.0 if rl == "simpo" else 0.0)
+
+
+def test_what_weights_are_stored_in_is_said(tmp_path):
+    """bf16 stores weights in bfloat16 there; the recipe has float32, which is said, unless torch_dtype names bfloat16 too."""
+    result = own.read(tmp_path, own.AXOLOTL, processes=1)
+    (assumed,) = [each for each in result.draft.assumed if each.field == "model.weights_dtype"]
+    assert (assumed.value, result.recipe.model.weights_dtype) == (
+        "float32",
+        "float32",
+    ) and "bfloat16" in assumed.instead
+    for more in ({"torch_dtype": "bfloat16"}, {"bf16": False}):
+        assert all(each.field != "model.weights_dtype" for each in own.read(tmp_path, own.AXOLOTL | more).draft.assumed)
+
+
+@pytest.mark.parametrize(
+    ("more", "warmup", "assumed"),
+    [
+        ({}, 0.03, True), ({"max_steps": 1000}, 30, False), ({"max_steps": 10_000}, 100, False), ({"warmup_ratio": 0.1}, 0.1, False),
+        ({"warmup_steps": 7, "max_steps": 1000}, 7, False), ({"warmup_ratio": 0.1, "max_steps": 1000}, 0.1, False),
+        ({"lr_scheduler": "constant"}, 0, False), ({"lr_scheduler": "constant", "max_steps": 1000}, 0, False),
+    ],
+)  # fmt: skip
+def test_the_default_warmup_has_at_most_100_updates(tmp_path, more, warmup, assumed):
+    result = own.read(tmp_path, own.AXOLOTL | more, processes=1)
+    assert result.recipe.sft.optimizer.warmup == warmup
+    assert any(each.field == "sft.optimizer.warmup" for each in result.draft.assumed) == assumed
+    assert own.kinds(result).get("lr_scheduler") != "left_out"
 
 
 def test_grpo_is_in_the_section_trl(tmp_path):
