@@ -19,7 +19,7 @@ WANTED = {
     "numbers": "a list of numbers", "section": "a section of fields", "sections": "a list of sections", "any": "a value",
 }  # fmt: skip
 """Kind of value → what an error asks for."""
-RUNTIME = "how the run is started, watched, saved or attributes fast; it does not change what is computed"
+RUNTIME = "how the run is started, watched, saved or made fast; it does not change what is computed"
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,12 @@ AGGREGATIONS = {
 SCALES = {"group": "std", "true": "std", "batch": "batch", "none": "none", "false": "none"}
 EPS = 1e-4
 """TRL adds it to a group's deviation."""
+DELTAS = {
+    "clip": ("`dual` bounds the loss of negative advantages where it is above 1 + high", "Leave it out, or raise it."),
+    "gspo": ("gspo bounds ratios of whole answers once", "Leave it out there too, and compare."),
+    "cispo": ("cispo does not read it there", "Leave it out."),
+}
+"""Our objective → why delta is not in it, and what to do."""
 STEPS = 100
 """Of a run whose length is not known."""
 
@@ -117,14 +123,17 @@ def length(draft: Draft, updates: int) -> None:
         draft.map("num_train_epochs", "", "max_steps decides")
         return
     draft.map("max_steps", "", "not positive: the epochs decide")
-    if config.rows:
-        steps = max(1, int(config.rows // draft.recipe["rlvr"]["prompts"] * epochs))
-        draft.put(".steps", steps, "num_train_epochs")
+    steps_of_epochs(draft, epochs, draft.recipe["rlvr"]["prompts"], "num_train_epochs")
+
+
+def steps_of_epochs(draft: Draft, epochs: float, drawn: int, *keys: str) -> None:
+    """Set the steps of a run that is so many epochs long, with `drawn` problems in a draw; where the rows are not known, assume some."""
+    if draft.config.rows:
+        draft.put(".steps", max(1, int(draft.config.rows // drawn * epochs)), *keys)
         return
-    prompts = draft.recipe["rlvr"]["prompts"]
     draft.assume(
-        ".steps", STEPS, f"{epochs:g} epochs are rows x {epochs:g} / {prompts} steps, and the number of rows is not known",
-        "Give --rows N, or set steps.", "num_train_epochs",
+        ".steps", STEPS, f"{epochs:g} epochs are rows x {epochs:g} / {drawn} steps, and the number of rows is not known",
+        "Give --rows N, or set steps.", *keys,
     )  # fmt: skip
 
 
@@ -161,16 +170,14 @@ def objective(draft: Draft) -> None:
             part = {"kind": "cispo"}
     if level not in ("token", "sequence"):
         draft.leave("importance_sampling_level", "neither token nor sequence", "The recipe has token.")
+    elif kind == "cispo" and level == "sequence":
+        draft.leave("importance_sampling_level", "cispo weighs tokens here", "Take `token` there too, and compare.")
     delta = config.take("delta")
     if delta is not None and part["kind"] == "clip" and delta > 1 + high:
         part["dual"] = float(delta)
         keys.append("delta")
     elif delta is not None:
-        draft.leave(
-            "delta",
-            "`dual` bounds the loss of negative advantages where it is above 1 + high",
-            "Leave it out, or raise it.",
-        )
+        draft.leave("delta", *DELTAS[part["kind"]])
     draft.put(".objective", part, *keys)
     draft.put(".loss_aggregation", AGGREGATIONS.get(kind, "token_mean"), "loss_type")
 
@@ -182,5 +189,11 @@ def regularisers(draft: Draft) -> None:
     draft.put(".divergence", {"kind": "k3", "weight": beta} if beta else None, "beta")
     if entropy:
         draft.put(".auxiliary_loss", [{"kind": "entropy", "weight": entropy}], "entropy_coef")
+        if config.take("loss_type") == "dr_grpo":
+            draft.leave(
+                "entropy_coef",
+                "theirs is a mean over tokens with any loss_type, ours is divided by the longest answer",
+                "Multiply its weight by max_completion_length / the mean tokens of an answer.",
+            )
     else:
         draft.map("entropy_coef", "", "changes nothing at this value")

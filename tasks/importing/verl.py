@@ -9,7 +9,7 @@ from pipelines.base.errors import UserError
 from tasks.importing import trl
 from tasks.importing.draft import Draft
 from tasks.importing.table import Config, Field, refused, tables
-from tasks.importing.trl_rl import STEPS
+from tasks.importing.trl_rl import steps_of_epochs
 
 UNBOUNDED = 10_000
 """Draws of a step where there is no limit."""
@@ -119,14 +119,8 @@ def length(draft: Draft) -> None:
     if config.has("steps"):
         draft.put(".steps", config.positive("steps"), "steps")
         draft.map("epochs", "", "total_training_steps decides")
-    elif config.rows:
-        draft.put(".steps", max(1, int(config.rows // drawn(config) * epochs)), "epochs", "data.gen_batch_size")
     else:
-        draft.assume(
-            ".steps", STEPS,
-            f"{epochs:g} epochs are rows x {epochs:g} / {drawn(config)} steps, and the number of rows is not known",
-            "Give --rows N, or set steps.", "epochs", "data.gen_batch_size",
-        )  # fmt: skip
+        steps_of_epochs(draft, epochs, drawn(config), "epochs", "data.gen_batch_size")
 
 
 def drawn(config: Config) -> int:

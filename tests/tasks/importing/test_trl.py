@@ -6,6 +6,7 @@ import configurations as own
 import pytest
 
 from pipelines.base.errors import UserError
+from tasks.importing.table import RUNTIME
 
 
 def test_grpo(tmp_path):
@@ -73,7 +74,7 @@ def test_means(tmp_path, kind, aggregation):
 def test_the_bound_of_cispo_is_of_the_weight_itself(tmp_path):
     result = own.read(tmp_path, own.TRL_GRPO | {"loss_type": "cispo", "epsilon_high": 5.0})
     assert result.recipe.rlvr.objective == {"kind": "cispo", "high": 4.0}
-    assert own.kinds(result)["delta"] == "left_out"
+    assert [each.why for each in result.draft.left_out if each.field == "delta"] == ["cispo does not read it there"]
     result = own.read(tmp_path, own.TRL_GRPO | {"loss_type": "cispo", "epsilon_high": 0.28})
     assert result.recipe.rlvr.objective == {"kind": "cispo"} and own.kinds(result)["epsilon_high"] == "left_out"
 
@@ -85,7 +86,35 @@ def test_ratios_of_sequences_are_gspo(tmp_path):
         "epsilon_high": 4e-4,
         "delta": None,
     }
-    assert own.read(tmp_path, config).recipe.rlvr.objective == {"kind": "gspo", "low": 3e-4, "high": 4e-4}
+    result = own.read(tmp_path, config)
+    assert result.recipe.rlvr.objective == {"kind": "gspo", "low": 3e-4, "high": 4e-4}
+    assert own.kinds(result)["importance_sampling_level"] == "mapped"
+    (left,) = [each for each in own.read(tmp_path, config | {"delta": 3.0}).draft.left_out if each.field == "delta"]
+    assert "gspo" in left.why and "raise" not in left.instead
+    result = own.read(tmp_path, config | {"loss_type": "cispo", "epsilon_high": 5.0})
+    assert (
+        result.recipe.rlvr.objective["kind"] == "cispo" and own.kinds(result)["importance_sampling_level"] == "left_out"
+    )
+
+
+@pytest.mark.parametrize(("loss", "kind"), [("dapo", "mapped"), ("grpo", "mapped"), ("dr_grpo", "left_out")])
+def test_the_entropy_is_a_mean_over_tokens(tmp_path, loss, kind):
+    result = own.read(tmp_path, own.TRL_GRPO | {"loss_type": loss, "entropy_coef": 0.01})
+    assert own.kinds(result)["entropy_coef"] == kind
+    assert result.recipe.rlvr.auxiliary_loss == [{"kind": "entropy", "weight": 0.01}]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("dataset_text_field", "body"), ("eos_token", "<|end|>"), ("pad_token", "<pad>"), ("model_init_kwargs", {"rope_theta": 1e6}),
+        ("group_by_length", True), ("train_sampling_strategy", "group_by_length"),
+    ],
+)  # fmt: skip
+def test_what_changes_the_run_is_not_called_a_way_of_starting_it(tmp_path, field, value):
+    result = own.read(tmp_path, own.TRL_SFT | {field: value})
+    (left,) = [each for each in result.draft.left_out if each.field == field]
+    assert left.why != RUNTIME and left.instead != "Nothing to do."
 
 
 @pytest.mark.parametrize(("value", "scale"), [(True, "std"), (False, "none"), ("group", "std"), ("none", "none")])
