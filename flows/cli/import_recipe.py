@@ -1,4 +1,4 @@
-"""`whetstone import`: a recipe result of another trainer's configuration."""
+"""`whetstone import`: a recipe made of another trainer's configuration."""
 
 from __future__ import annotations
 
@@ -52,17 +52,15 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Read it, write the recipe, and list what has no counterpart."""
-    from pipelines.base.errors import UserError
+    from pipelines.recipe import shipped
     from tasks.importing import read
 
-    if arguments.to is not None and arguments.to.suffix not in (".yaml", ".yml"):
-        raise UserError(arguments.to, "a recipe is a YAML file", f"Call it {arguments.to.name}.yaml.")
     options = read.Options(
         arguments.format, arguments.method, arguments.processes, arguments.rows, arguments.row_tokens
     )
     result = read.imported(arguments.file, arguments.overrides, options)
     if arguments.to is not None:
-        _write(arguments.to, result.text)
+        shipped.create(arguments.to, result.text)
     problems = _problems(result)
     if arguments.json:
         record = {"file": str(arguments.to) if arguments.to else None, **result.draft.record(), "recipe": result.text}
@@ -89,15 +87,3 @@ def _problems(result: Imported) -> list[Problem]:
     except UserError as error:
         return read.in_their_words(error, result.draft).problems
     return []
-
-
-def _write(path: Path, text: str) -> None:
-    from pipelines.base.errors import UserError
-
-    try:
-        with open(path, "x", encoding="utf-8") as handle:
-            handle.write(text)
-    except FileExistsError:
-        raise UserError(path, "this file is there already", "Name another, or delete it.") from None
-    except OSError as error:
-        raise UserError(path, error.strerror, "Name a file in a folder that exists.") from None

@@ -47,15 +47,23 @@ def copy(name: str, to: Path) -> None:
     """
     if name not in names():
         raise UserError(f"--from {name}", "there is no such recipe", did_you_mean(name, names()))
-    if to.suffix not in (".yaml", ".yml"):
-        raise UserError(to, "a recipe is a YAML file", f"Call it {to.name}.yaml.")
     text = re.sub(rf"^{re.escape(EDITORS)}.*\n", "", (FOLDER / f"{name}.yaml").read_text())
     text = text.replace(f"recipes/{name}.yaml", str(to))
+    first = f"# A copy of the recipe {name} of {NAME} {version()}; change what you like."
+    create(to, f"{EDITORS}{SCHEMA.as_uri()}\n{first}\n{text}")
+
+
+def create(to: Path, text: str) -> None:
+    """Write the text of a recipe into a new file.
+
+    Raises:
+        UserError: it is no YAML file by its name, is there already, or cannot be made.
+    """
+    if to.suffix not in (".yaml", ".yml"):
+        raise UserError(to, "a recipe is a YAML file", f"Call it {to.name}.yaml.")
     try:
         with open(to, "x", encoding="utf-8") as handle:
-            handle.write(
-                f"{EDITORS}{SCHEMA.as_uri()}\n# A copy of the recipe {name} of {NAME} {version()}; change what you like.\n{text}"
-            )
+            handle.write(text)
     except FileExistsError:
         raise UserError(to, "this file is there already", "Name another, or delete it.") from None
     except OSError as error:

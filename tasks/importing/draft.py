@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -202,23 +203,20 @@ class Draft:
             f"# From the {self.config.trainer} configuration {source}, read by {NAME} {version()}.",
         ]
         for line in self.lines():
-            head += [f"# {part}" for part in _wrapped(line, WIDTH - 2)]
+            head += textwrap.wrap(
+                line,
+                WIDTH,
+                initial_indent="# ",
+                subsequent_indent="#   ",
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
         return "\n".join([*head, *_render(self.recipe, self.origins, "")]) + "\n"
 
 
 def _shown(value: Any) -> str:
     text = re.sub(r"\s+", " ", _flow(value))
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    words, lines = text.split(), [""]
-    for word in words:
-        if lines[-1] and len(lines[-1]) + 1 + len(word) > width:
-            lines.append("  " + word)
-        else:
-            lines[-1] = f"{lines[-1]} {word}" if lines[-1] else word
-    return lines
 
 
 class _Dumper(yaml.SafeDumper):

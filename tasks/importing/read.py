@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -289,5 +289,5 @@ def _renamed(problem: Problem, draft: Draft) -> Problem:
     for path in sorted(draft.origins, key=len, reverse=True):
         short = path.removeprefix("stages.")
         if draft.origins[path] and re.match(rf"{re.escape(short)}(?![\w])", problem.field.removeprefix("stages.")):
-            return Problem(f"{', '.join(draft.origins[path])} ({problem.field})", problem.problem, problem.fix)
+            return replace(problem, field=f"{', '.join(draft.origins[path])} ({problem.field})")
     return problem

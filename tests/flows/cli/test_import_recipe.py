@@ -10,7 +10,9 @@ import pytest
 import toys
 import yaml
 
+from pipelines.recipe import shipped
 from pipelines.recipe.read import read_recipe
+from tasks.importing.read import imported
 
 ROWS = "".join(json.dumps({"question": f"{n} + 1 =", "answer": str(n + 1)}) + "\n" for n in range(40))
 PAIRS = "".join(
@@ -82,7 +84,7 @@ def test_json_and_what_plan_would_refuse(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_it_can_be_planned(tmp_path, name):
-    config, recipe = write(tmp_path, name), tmp_path / "my.yaml"
-    toys.whetstone("import", str(config), "--to", str(recipe), home=tmp_path / "home")
+    recipe = tmp_path / "my.yaml"
+    shipped.create(recipe, imported(write(tmp_path, name)).text)
     done = toys.whetstone("plan", str(recipe), home=tmp_path / "home")
     assert "curate" in done.stdout

@@ -48,6 +48,17 @@ def test_a_copy_is_the_recipe(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("to", "told"),
+    [("there.yml", "there already"), ("my.txt", r"Call it my.txt\.yaml"), ("no/my.yml", "in a folder that exists")],
+)
+def test_a_new_file_is_yaml_and_nobodys(tmp_path, to, told):
+    shipped.create(tmp_path / "there.yml", "name: é\n")
+    with pytest.raises(UserError, match=told):
+        shipped.create(tmp_path / to, "name: b\n")
+    assert [(p.name, p.read_text(encoding="utf-8")) for p in tmp_path.iterdir()] == [("there.yml", "name: é\n")]
+
+
+@pytest.mark.parametrize(
     ("name", "to", "told"),
     [
         ("gsm9k", "my.yaml", "Did you mean 'gsm8k'"), ("gsm8k", "there.yaml", "there already"), ("gsm8k", "my", "Call it my.yaml"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pipelines.base.errors import UserError
+from pipelines.base.errors import Problem, UserError
 from pipelines.recipe import yaml_text
 from tasks.importing import axolotl, open_r1, read, trl, verl
 from tasks.importing.table import Field
@@ -83,7 +84,10 @@ def test_every_field_without_a_counterpart_has_a_reason_and_a_way(table, tmp_pat
         if not field.to:
             value = not field.default if field.kind == "flag" and field.default is not None else others[field.kind]
             values[field.names[0]] = value
-    values = {name: value for name, value in values.items() if not isinstance(value, bool)} | needed
+            if field.changes_nothing(value):
+                del values[field.names[0]]
+    values |= needed
+    assert any(value is True for value in values.values())
     result = own.read(tmp_path, values, trainer=trainer, method=method or None)
     assert {each.field for each in result.draft.left_out} == values.keys() - needed.keys()
     assert all(each.why and each.instead for each in result.draft.left_out)
@@ -184,6 +188,15 @@ def test_files_that_cannot_be_read(tmp_path, text, said):
 def test_a_value_out_of_our_bounds_is_named_in_their_words(tmp_path):
     with pytest.raises(UserError, match=r"top_p \(rlvr\.sampling\.top_p\)"):
         own.read(tmp_path, own.TRL_GRPO | {"top_p": 1.5})
+
+
+def test_an_error_in_their_words_is_the_same_error(tmp_path):
+    draft = own.read(tmp_path, own.TRL_GRPO).draft
+    problem = Problem(
+        "rlvr.sampling.top_p", "too large", "Lower it.", {"type": "less_than_equal", "ctx": {"le": 1}}, "run 2"
+    )
+    (renamed,) = read.in_their_words(UserError(problems=[problem]), draft).problems
+    assert renamed == replace(problem, field="trl's default of top_p (rlvr.sampling.top_p)")
 
 
 def test_words_that_belong_to_no_field():
