@@ -98,8 +98,8 @@ def _of_shell(file: Path, options: Options) -> tuple[dict[str, Any], dict[str, s
         joined = " ".join(words)
         if re.search(r"\bverl\.\S*(main_ppo|main_dapo)|\bverl\b.*main_ppo|main_dapo", joined):
             start = next(n for n, word in enumerate(words) if re.search(r"main_ppo|main_dapo", word))
-            stated = shell.of_one(words[start:])
-            return _overrides([w for w in stated if "=" in w and re.match(r"[+~]*[A-Za-z_]\w*\.", w)], str(file)), {
+            own = shell.of_one(words[start:])
+            return _overrides([w for w in own if "=" in w and re.match(r"[+~]*[A-Za-z_]\w*\.", w)], str(file)), {
                 "trainer": "verl"
             }
         match = re.search(r"\btrl (grpo|sft|dpo)\b|\b(grpo|sft|dpo)\.py\b", joined)

@@ -120,7 +120,8 @@ def _trainer(call: ast.Call, constants: dict[str, ast.expr], values: dict[str, A
             values["reward_funcs"] = [_function(node, constants) for node in listed]
         elif keyword.arg is not None and keyword.arg not in PLUMBING:
             value = _written(keyword.value, constants)
-            values |= {} if value is None else {keyword.arg: value}
+            if value is not None:
+                values[keyword.arg] = value
 
 
 def _function(node: ast.expr, constants: dict[str, ast.expr]) -> str:
