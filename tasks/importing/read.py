@@ -18,6 +18,8 @@ from tasks.importing.draft import Draft, LeftOut
 from tasks.importing.table import Config, Field, tables
 
 TRAINERS = ("trl", "open-r1", "verl", "axolotl")
+OPEN_R1 = r"(?i)open[-_]?r1"
+"""The project's name in a command or in the name of a file."""
 METHODS = ("grpo", "sft", "dpo")
 """Of TRL and open-r1."""
 VERL = ("actor_rollout_ref", "algorithm", "critic", "custom_reward_function", "reward_model")
@@ -109,7 +111,7 @@ def _of_shell(file: Path, options: Options) -> tuple[dict[str, Any], dict[str, s
             stated = _overrides(shell.of_one(words[start:]), str(file))
             config = stated.pop("config", None)
             base = flattened(yaml_text.load(_beside(file, str(config)))) if config else {}
-            trainer = "open-r1" if "open_r1" in joined or "open-r1" in joined else recognised(base | stated, file)
+            trainer = "open-r1" if re.search(OPEN_R1, joined) else recognised(base | stated, file)
             return base | stated, {"trainer": trainer, "method": method}
     raise UserError(
         file, "no command in it starts verl.trainer.main_ppo, `trl METHOD` or a script called grpo.py, sft.py or dpo.py",
@@ -208,7 +210,7 @@ def recognised(values: dict[str, Any], file: Path) -> str:
     if (
         set(open_r1.OWN) & first
         and not {"reward_model_name_or_path"} & first
-        and ("open" in str(file) or _names_of_open_r1(values))
+        and (re.search(OPEN_R1, file.name) or _names_of_open_r1(values))
     ):
         return "open-r1"
     known = {name for method in METHODS for field in trl.fields(method) for name in field.names}

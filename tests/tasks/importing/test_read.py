@@ -106,6 +106,12 @@ def test_recognised(tmp_path, config, name, trainer, section):
     assert (draft.config.trainer, draft.section) == (trainer, section)
 
 
+def test_a_folder_says_nothing_of_a_file(tmp_path):
+    (tmp_path / "opened").mkdir()
+    assert own.read(tmp_path / "opened", own.TRL_GRPO, name="a.yaml").draft.config.trainer == "trl"
+    assert own.read(tmp_path, own.TRL_GRPO, name="Open-R1_grpo.yaml").draft.config.trainer == "open-r1"
+
+
 def test_the_text_is_the_recipe_with_its_reasons(tmp_path):
     result = own.read(tmp_path, own.OPEN_R1)
     (tmp_path / "my.yaml").write_text(result.text)
