@@ -17,6 +17,7 @@ def brevity(prompts, completions, topic, stars, **columns):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_plain_chat_and_prompts_alone_are_trained_on(tmp_path, home, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my_rewards.py").write_text(REWARDS)

@@ -22,6 +22,8 @@ VERL = """python3 -m verl.trainer.main_ppo data.train_files=rows.jsonl data.trai
   actor_rollout_ref.model.path=org/small algorithm.adv_estimator=rloo trainer.total_training_steps=3
 """
 SIZES = {"per_device_train_batch_size": 4, "max_steps": 4}
+QUICK = ("grpo.yaml", "verl.sh")
+"""Configurations whose plan CI asks for; the others are of the long suite."""
 CONFIGURATIONS = {
     "grpo.yaml": {
         "model_name_or_path": "org/small", "dataset_name": "rows.jsonl", "num_generations": 4, "max_completion_length": 16,
@@ -82,7 +84,9 @@ def test_json_and_what_plan_would_refuse(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", CONFIGURATIONS)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in CONFIGURATIONS]
+)
 def test_it_can_be_planned(tmp_path, name):
     recipe = tmp_path / "my.yaml"
     shipped.create(recipe, imported(write(tmp_path, name)).text)

@@ -146,6 +146,7 @@ def test_every_variant_is_tuned_and_a_failure_leaves_the_others(tmp_path, home):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_stop_ends_the_stages_of_all_runs(tmp_path, home):
     recipe = str(toys.recipe(tmp_path))
     toys.whetstone("run", recipe, "--until", "sft", home=home, timeout=600)

@@ -19,6 +19,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from pipelines.base.errors import ModelError
 from pipelines.engine import adapters, models
+from pipelines.recipe.model_path import ADAPTER_CONFIG
 from pipelines.recipe.training import Lora
 
 IDS = torch.tensor([[5, 6, 7, 8, 9, 10], [11, 12, 13, 14, 15, 16]])
@@ -67,8 +68,8 @@ def test_on_its_base_an_adapter_is_the_merged_model(tmp_path, family, lora):
     loaded = PeftModel.from_pretrained(base, tmp_path / "adapter")
     assert (logits(merged) - start).abs().max() > 0.1
     torch.testing.assert_close(logits(loaded), logits(merged), atol=1e-5, rtol=1e-5)
-    assert sorted(p.name for p in (tmp_path / "adapter").iterdir()) == [adapters.CONFIG, adapters.WEIGHTS]
-    config = json.loads((tmp_path / "adapter" / adapters.CONFIG).read_text())
+    assert sorted(p.name for p in (tmp_path / "adapter").iterdir()) == [ADAPTER_CONFIG, adapters.WEIGHTS]
+    config = json.loads((tmp_path / "adapter" / ADAPTER_CONFIG).read_text())
     assert (config["base_model_name_or_path"], config["revision"], config["peft_type"]) == ("org/base", "main", "LORA")
     assert config["use_dora"] == lora.get("use_dora", False) and config["inference_mode"] is True
 
@@ -143,5 +144,5 @@ def test_equal_adapters_have_equal_bytes_in_every_process(tmp_path):
     for seed in "123":
         command = [sys.executable, "-c", WRITE, str(tmp_path / seed)]
         subprocess.run(command, check=True, env=toys.environment(PYTHONHASHSEED=seed))
-        contents.add(tuple((tmp_path / seed / name).read_bytes() for name in (adapters.CONFIG, adapters.WEIGHTS)))
+        contents.add(tuple((tmp_path / seed / name).read_bytes() for name in (ADAPTER_CONFIG, adapters.WEIGHTS)))
     assert len(contents) == 1

@@ -119,7 +119,11 @@ def run_on(counts, folder, section, recipe, start, overrides):
     ("section", "more"),
     [
         ("rlvr", ("rlvr.mini_batches=2", "rlvr.prompts=7", "rlvr.group_size=4", "rlvr.sampling.temperature=1.3")),
-        ("sft", ("sft.lora={rank: 4, dropout: 0.3}", "sft.tokens_per_step=512", "sft.micro_batch_tokens=64")),
+        pytest.param(
+            "sft",
+            ("sft.lora={rank: 4, dropout: 0.3}", "sft.tokens_per_step=512", "sft.micro_batch_tokens=64"),
+            marks=pytest.mark.long,
+        ),
     ],
     ids=["rlvr", "sft"],
 )

@@ -9,7 +9,8 @@ from pair_toys import job
 from ranks import handed_on, kill_stage, metrics, run_stage, run_stages
 from safetensors.torch import load_file
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.long]
+"""Reward models, which train by the same loop, show in CI that ranks change nothing."""
 MODULE = "pipelines.preference"
 SMALL = {"micro_batch_tokens": 64}
 """Several passes a step, of an odd number at times."""
@@ -63,7 +64,6 @@ def test_two_processes_give_the_weights_and_metrics_of_one(ran, case, pairs, lab
         adapted.check(ran / case / "2/out", pairs / "model", str(pairs / "model"))
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("data", "loss"), [("pairs", "dpo"), ("labels", "kto")])
 def test_two_processes_killed_and_resumed_end_with_the_same_bytes(tmp_path, request, data, loss):
     begun = request.getfixturevalue(data)

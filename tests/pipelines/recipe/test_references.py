@@ -183,6 +183,7 @@ def test_an_environment_s_rows_are_played_by_the_file_that_made_them(folder):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_with_parts_of_ones_own(folder, home):
     """A preset with a method of one's own in one file, a verifier in another: through curation and training."""
     recipe = toys.recipe(folder, presets=["./my_preset.yaml"], curate=OWN_ROWS, rlvr={"steps": 2}, sft={"steps": 2})
