@@ -19,6 +19,7 @@ def command(capsys, *words):
     return capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_it_says_what_the_command_says(home, tmp_path, capsys):
     path = toys.recipe(tmp_path)
     told = plan(path, set={"rlvr.steps": 3}, until="rlvr")
