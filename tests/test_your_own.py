@@ -62,7 +62,7 @@ def test_the_walk(tmp_path):
     assert "0 are broken" in said and "guessing" in said and "shouted" in said
     (rollouts,) = home.glob("runs/rlvr-*/report/rollouts.jsonl")
     rows = [json.loads(line) for line in rollouts.read_text().splitlines()]
-    assert rows and all(row["components"].keys() == {"verifier", "my_lengths:short"} for row in rows)
+    assert rows and all(row["components"].keys() == {"verifier", "short"} for row in rows)
     assert len({row["components"]["verifier"] for row in rows}) > 2, "a share of letters, not only right and wrong"
     assert {"model.safetensors", "README.md"} <= {file.name for file in (project / "my-model").iterdir()}
     assert hub.files["model.safetensors"] == (project / "my-model" / "model.safetensors").read_bytes()

@@ -1,4 +1,4 @@
-"""A pipeline run by the first characters of its id: of this project folder, else of MLflow, which is imported only then."""
+"""A pipeline run by its name or the first characters of its id: of this project folder, else of MLflow, which is imported only then."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 
 
 class NoSuchRun(UserError):
-    """No run's id starts so, or those of several do."""
+    """No run is called so and no id starts so, or several do."""
 
 
 def find_run(prefix: str, *, ask_mlflow: bool = True) -> dict[str, Any]:
-    """The one pipeline run whose id starts with `prefix`.
+    """The one pipeline run whose id starts with `prefix`, or whose name it is where no id does.
 
     Args:
         ask_mlflow: where this project folder knows none, ask MLflow.
@@ -28,13 +28,13 @@ def find_run(prefix: str, *, ask_mlflow: bool = True) -> dict[str, Any]:
         NoSuchRun: there is none, or there are several.
         Unreachable: MLflow does not answer.
     """
-    local = starting_with(prefix, index.runs())
+    local = _meant(prefix, index.runs())
     return _only(prefix, local) if local or not ask_mlflow else find_in_mlflow(prefix)
 
 
 def find_in_mlflow(prefix: str) -> dict[str, Any]:
     """As `find_run`, of the runs that MLflow lists, with its stages and its summary."""
-    run = _only(prefix, starting_with(prefix, mlflow_runs()))
+    run = _only(prefix, _meant(prefix, mlflow_runs()))
     from tasks.tracking import api as tracking
 
     return _ask(lambda: tracking.show(run["run_id"]))
@@ -53,11 +53,15 @@ def mlflow_runs(experiment: str | None = None, limit: int = 1000) -> list[dict[s
     return _ask(lambda: tracking.recent(experiment, limit))
 
 
+def _meant(prefix: str, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return starting_with(prefix, runs) or [run for run in runs if run.get("name") == prefix]
+
+
 def _only(prefix: str, matching: list[dict[str, Any]]) -> dict[str, Any]:
     if len(matching) != 1:
         what = "no pipeline run has" if not matching else f"{len(matching)} pipeline runs have"
         raise NoSuchRun(
-            f"{what} an id that starts with {prefix!r} ({environment.home()} was looked in); see `whetstone runs` or `whetstone runs "
+            f"{what} the name {prefix!r} or an id that starts so ({environment.home()} was looked in); see `whetstone runs` or `whetstone runs "
             "--remote`."
         )
     return matching[0]

@@ -19,6 +19,7 @@ def runs(home):
 def test_the_folder_knows_its_own_runs(runs):
     assert lookup.find_run("bb")["name"] == "run bb33"
     assert lookup.find_run("aa1")["name"] == "run aa11"
+    assert lookup.find_run("run aa22")["run_id"] == "aa22" * 8
     with pytest.raises(lookup.NoSuchRun, match="2 pipeline runs have"):
         lookup.find_run("aa")
     with pytest.raises(lookup.NoSuchRun, match="no pipeline run has"):
@@ -33,5 +34,6 @@ def test_what_the_folder_does_not_know_is_asked_of_mlflow(home):
     assert [run["run_id"] for run in lookup.mlflow_runs("e")] == [run_id] and lookup.mlflow_runs("other") == []
     body = lookup.find_run(run_id[:8])
     assert (body["run_id"], body["name"], body["stages"]) == (run_id, "elsewhere", [])
+    assert lookup.find_run("elsewhere")["run_id"] == run_id
     with pytest.raises(lookup.NoSuchRun):
         lookup.find_run("zz")
