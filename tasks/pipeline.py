@@ -215,7 +215,8 @@ class Pipeline:
     @staticmethod
     def state_of(recipe: Recipe) -> Path:
         """The file that remembers the finished parent run of this very recipe in this very store."""
-        mark = digest([recipe.model_dump(mode="json"), tracking_uri()])[:12]
+        fields = recipe.model_dump(mode="json", exclude={"tracking": {"mirror"}})
+        mark = digest([fields, tracking_uri()])[:12]
         return home() / "pipelines" / f"{recipe.name}-{mark}.json"
 
     @classmethod
@@ -282,9 +283,13 @@ class Pipeline:
         waits for the prompt.
         """
         summary = self.summary()
+        if not self.recorded:
+            self._record(status, summary)
         mirrors.flush(mirrors.AT_THE_END_S if status == "FINISHED" else 1.0)
-        if self.recorded:
-            return summary
+        return summary
+
+    def _record(self, status: str, summary: dict[str, Any]) -> None:
+        """Tell MLflow and the index that the parent run has ended."""
         if self.alive:
             self.alive.stop()
         metrics = record.scores(summary)
@@ -306,7 +311,6 @@ class Pipeline:
             self.claim.release()
         if self.parent and status != "KILLED":
             self._show_answers(TimeBudget(min(ANSWERS_S, self.recipe.tracking.timeout_s) if arrived else 0.0))
-        return summary
 
     def _show_answers(self, patience: TimeBudget) -> None:
         """Send answers and rollouts of new stages, last of all and for some seconds; the next start or `whetstone sync` goes on."""

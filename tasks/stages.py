@@ -19,7 +19,7 @@ from pipelines.base.secrets import redact
 from pipelines.recipe import references
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.stage_kind import BASE, DATA, MODEL, Node
-from pipelines.stage.report import HANDED_ON, PROGRESS, SPOOL, lines_of
+from pipelines.stage.report import HANDED_ON, PROGRESS, SPOOL, VISIBLE, lines_of
 from tasks import achieved, keys, planning, process
 from tasks import prestart as ahead
 from tasks.environment import runs_folder
@@ -438,7 +438,7 @@ def _report_folder(kind: str, work: Path) -> None:
     """Metrics, log and pictures go with the artifact, outside its digest."""
     report = work / "out" / REPORT
     report.mkdir(parents=True, exist_ok=True)
-    for name in (SPOOL, "system.jsonl", process.LOG):
+    for name in (SPOOL, VISIBLE, "system.jsonl", process.LOG):
         if (work / name).exists():
             shutil.copy2(work / name, report / name)
     try:

@@ -61,8 +61,8 @@ def _only(prefix: str, matching: list[dict[str, Any]]) -> dict[str, Any]:
     if len(matching) != 1:
         what = "no pipeline run has" if not matching else f"{len(matching)} pipeline runs have"
         raise NoSuchRun(
-            f"{what} the name {prefix!r} or an id that starts so ({environment.home()} was looked in); see `whetstone runs` or `whetstone runs "
-            "--remote`."
+            f"{what} the name {prefix!r} or an id that starts so ({environment.home()} was looked in); see `whetstone runs` "
+            "or `whetstone runs --remote`."
         )
     return matching[0]
 

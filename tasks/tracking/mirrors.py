@@ -27,7 +27,7 @@ from pipelines.recipe.stage_kind import SCORES, Node, kind_named
 from pipelines.stage.report import SPOOL
 from tasks.environment import home, runs_folder
 from tasks.store import index
-from tasks.tracking import benchmarks, links, record
+from tasks.tracking import benchmarks, links, outbox, record
 from tasks.tracking.mirror.feed import Feed
 from tasks.tracking.mirror.process import FINISH, JOB, state_file, state_of
 
@@ -199,7 +199,9 @@ def take_up(*, again: bool = False) -> None:
         again: also those that have failed too often.
     """
     for entry in sorted(folder().glob("*")):
-        with _harmless(entry.name):
+        with _harmless(entry.name), outbox.stage_lock(runs_folder() / ".locks" / entry.name) as free:
+            if not free:
+                continue  # whoever runs the stage writes its feed
             job = read_object(entry / JOB, names=list, artifact=str)
             artifact = Path((job or {}).get("artifact") or "")
             if not (entry / FINISH).exists():
@@ -208,10 +210,12 @@ def take_up(*, again: bool = False) -> None:
                 Feed(entry).take(artifact / REPORT)
                 _finish(entry, "FINISHED", artifact)
             for name in (job or {}).get("names") or []:
+                state = state_of(entry, name)
+                if state["done"] or (state["failures"] >= TRIES and not again):
+                    continue
                 if again:
                     _reset(entry, name)
-                if state_of(entry, name)["failures"] < TRIES:
-                    _keep_going(entry, name)
+                _keep_going(entry, name)
 
 
 def flush(seconds: float) -> list[str]:

@@ -283,13 +283,13 @@ def _adopt() -> None:
         body = read_object(work / UPLOAD, stage=str, key=str) if work.is_dir() else None
         if body is None or not (runs / work.name).is_dir() or not body.get("stage"):
             continue
-        with _lock(work) as held, _stage_lock(runs / ".locks" / work.name) as free:
+        with _lock(work) as held, stage_lock(runs / ".locks" / work.name) as free:
             if held and free and work.is_dir():
                 add(work)
 
 
 @contextlib.contextmanager
-def _stage_lock(path: Path) -> Iterator[bool]:
+def stage_lock(path: Path) -> Iterator[bool]:
     """Whether nobody works on the stage; keeps it so for the block."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path, "ab") as handle:

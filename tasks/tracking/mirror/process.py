@@ -80,7 +80,7 @@ def _alone(orphaned: threading.Event) -> None:
 
 def main(name: str, entry: Path) -> int:
     """Serve one mirror; 1 where it failed, with the reason in its state."""
-    from filelock import FileLock
+    from filelock import FileLock, Timeout
 
     with contextlib.suppress(OSError):
         os.nice(10)
@@ -89,7 +89,10 @@ def main(name: str, entry: Path) -> int:
     lock = FileLock(entry / f"{name}.lock", fallback_to_soft=False)
     try:
         with lock.acquire(LOCK_S):
-            serve(name, entry, orphaned)
+            if (entry / JOB).exists() and not state_of(entry, name)["done"]:
+                serve(name, entry, orphaned)
+        return 0
+    except Timeout:  # another pipeline's process sends it
         return 0
     except BaseException as error:  # a client may raise whatever it likes, SystemExit too
         text = redact((str(error).strip().splitlines() or [""])[0])[:200]
