@@ -16,7 +16,6 @@ from tasks.tracking.time_budget import TimeBudget, TrackerError
 
 log = logging.getLogger("whetstone.brought")
 Progress = Callable[[str], None]
-ARTIFACT = re.compile(r"([a-z_]+)-([0-9a-f]{16})")
 
 
 def experiment_of(run: dict[str, Any]) -> str:

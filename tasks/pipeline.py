@@ -23,15 +23,7 @@ from pipelines.recipe.read import SECTIONS, Recipe, read_recipe
 from pipelines.recipe.stage_kind import DATA, MODEL, SCORES, kind_named
 from tasks.environment import Unreachable, home, tracking_uri
 from tasks.planning import Planned
-from tasks.stages import (
-    StageResult,
-    checkpoints_read,
-    experiment_name,
-    fetch_inputs,
-    inputs_of,
-    plan,
-    training_data,
-)
+from tasks.stages import StageResult, checkpoints_read, experiment_name, fetch_inputs, inputs_of, plan, training_data
 from tasks.store import index
 from tasks.store.artifacts import Artifact
 from tasks.tracking import benchmarks, heartbeat, leases, mirrors, outbox, record

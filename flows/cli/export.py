@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 MODEL = "a run (its id, first characters or name; its last model), RUN/STAGE, or the model of an artifact (stage-key)"
 """Help of the argument that names a model."""
@@ -28,6 +29,11 @@ def add_model(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def written(arguments: argparse.Namespace) -> dict[str, Any]:
+    """What `add_model` asks for, as `tasks.export.folder.write` and `hub.push` take it."""
+    return {"licence": arguments.licence, "gguf": arguments.gguf, "only_adapter": arguments.adapter}
+
+
 def command(arguments: argparse.Namespace) -> int:
     """Write the folder, and say what is in it."""
     from flows.progress import Status
@@ -36,14 +42,7 @@ def command(arguments: argparse.Namespace) -> int:
     with Status() as progress:
         model = trained.find(arguments.model, progress)
         progress(f"copying {model.artifact.name}")
-        files = folder.write(
-            model,
-            arguments.to,
-            name=arguments.name,
-            licence=arguments.licence,
-            gguf=arguments.gguf,
-            only_adapter=arguments.adapter,
-        )
+        files = folder.write(model, arguments.to, name=arguments.name, **written(arguments))
     size = sum(path.stat().st_size for path in files)
     print(f"{arguments.to}: {model.artifact.name}, {len(files)} files, {size / 2**20:.1f} MiB; its card is README.md")
     return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from flows.cli.export import add_model
+from flows.cli.export import add_model, written
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -22,13 +22,6 @@ def command(arguments: argparse.Namespace) -> int:
     with Status() as progress:
         model = trained.find(arguments.model, progress)
         progress(f"uploading {model.artifact.name}")
-        address = hub.push(
-            model,
-            arguments.repository,
-            public=arguments.public,
-            licence=arguments.licence,
-            gguf=arguments.gguf,
-            only_adapter=arguments.adapter,
-        )
+        address = hub.push(model, arguments.repository, public=arguments.public, **written(arguments))
     print(address)
     return 0

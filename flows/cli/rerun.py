@@ -54,6 +54,5 @@ def recipe_of(run_id: str, overrides: list[str]) -> Path:
     except TrackerError as error:
         raise UserError(f"MLflow does not have the recipe of run {run_id}: {error}") from None
     path = environment.home() / "pipelines" / "recipes" / f"{run_id}.yaml"
-    path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, body)
     return path

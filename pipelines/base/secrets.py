@@ -16,6 +16,7 @@ _QUERY = re.compile(
 _HEADER = re.compile(r"(?P<name>\b(?:Basic|Bearer)\s+)[\w+/=.~\-]{6,}")
 VARIABLES = (
     "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "HF_TOKEN",
+    "WANDB_API_KEY",
 )  # fmt: skip
 """Environment variables whose values are secrets."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,10 @@ from pipelines.recipe.model_path import PACKAGE
 from pipelines.recipe.stage_kind import BASE, DATA, MODEL, SCORES
 from tasks.export import adapter
 from tasks.export.trained import Trained
+from tasks.store import artifacts
 from tasks.store.artifacts import Artifact, stored_scores
 from tasks.store.known import makes
 
-ARTIFACT_NAME = re.compile(r"[a-z_]+-[0-9a-f]{16}")
-"""The name of an artifact."""
 UNKNOWN = "unknown"
 """The hub's word for a model whose licence nobody has said."""
 USE = """{peft}from transformers import AutoModelForCausalLM, AutoTokenizer
@@ -58,7 +56,7 @@ def _belongs(base: adapter.Base, name: str) -> str:
             f"These are adapters (LoRA) for the model with random weights in the folder `{adapter.BASE}` beside them. Of a repository, "
             f"make a copy first: `hf download {name} --local-dir {name}`."
         )
-    if not ARTIFACT_NAME.fullmatch(base.name):
+    if not artifacts.NAME.fullmatch(base.name):
         what = "GGUF file of the base model" if _is_gguf(base.name) else "base model"
         return f"These are adapters (LoRA) for the {what} `{base.name}`, and are of use with it alone."
     return (

@@ -12,6 +12,7 @@ from pipelines.base.errors import UserError
 from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
 from tasks.export import trained
+from tasks.store.known import Known
 
 if TYPE_CHECKING:
     from pipelines.engine.chat_model import ChatModel
@@ -59,7 +60,7 @@ def load(name: str, progress: Callable[[str], None] = lambda what: None) -> tupl
 
 def _place(name: str, progress: Callable[[str], None]) -> tuple[Path, Model]:
     folder = Path(name).expanduser()
-    if (folder / "config.json").is_file() and trained.Known().by_name(name) is None:
+    if (folder / "config.json").is_file() and Known().by_name(name) is None:
         return folder, Model(path=str(folder.resolve()))
     model = trained.find(name, progress)
     return model.folder, model.settings

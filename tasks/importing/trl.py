@@ -379,6 +379,23 @@ def length_of_run(draft: Draft) -> None:
     draft.map("max_steps", "", "not positive: the epochs decide")
 
 
+def longest_row(draft: Draft, what: str) -> int:
+    """The stage's limit of tokens.
+
+    Args:
+        what: the limit is of, for the message.
+
+    Raises:
+        UserError: there is none.
+    """
+    longest = draft.config.take("max_length")
+    if longest is None or longest < 2:
+        problem = f"a stage has a longest {what}"
+        raise UserError(draft.config.name("max_length"), problem, "Give a number of tokens from 2.")
+    draft.put(".max_length", longest, "max_length")
+    return int(longest)
+
+
 def rows_of_update(draft: Draft) -> int:
     """Rows of an update over all processes; says what was assumed of them."""
     config = draft.config
@@ -390,10 +407,7 @@ def sft(draft: Draft) -> None:
     """The SFT stage."""
     config = draft.config
     length_of_run(draft)
-    longest = config.take("max_length")
-    if longest is None or longest < 2:
-        raise UserError(config.name("max_length"), "a stage has a longest row", "Give a number of tokens from 2.")
-    draft.put(".max_length", longest, "max_length")
+    longest = longest_row(draft, "row")
     rows = rows_of_update(draft)
     packs = config.take("packing")
     tokens = rows * (config.row_tokens if config.row_tokens and not packs else longest)
@@ -446,12 +460,8 @@ def turns(draft: Draft) -> None:
 
 def pairs(draft: Draft) -> None:
     """The sizes of the stage that learns from pairs."""
-    config = draft.config
     length_of_run(draft)
-    longest = config.take("max_length")
-    if longest is None or longest < 2:
-        raise UserError(config.name("max_length"), "a stage has a longest answer", "Give a number of tokens from 2.")
-    draft.put(".max_length", longest, "max_length")
+    longest_row(draft, "answer")
     put_size(draft, ".pairs_per_step", rows_of_update(draft), *SIZES)
 
 

@@ -100,7 +100,7 @@ def trace(name: str, progress: Progress = lambda what: None) -> Graph:
 
 def _fetch(name: str, known: Known, progress: Progress) -> None:
     """Have what a run's name, or an artifact's, leads to, from MLflow where it was made in another project folder."""
-    run, named = known.run(name), brought.ARTIFACT.fullmatch(name)
+    run, named = known.run(name), artifacts.NAME.fullmatch(name)
     there = known.by_name(name) if run is None else None
     if run is None and there is None and named is not None and what_makes(named[1]) is not None:
         there = brought.artifact(named[1], named[2], "", progress)

@@ -44,6 +44,10 @@ def stored_scores(evaluation: Path) -> dict[str, Any]:
     return (read_object(evaluation / "results.json", evaluation=dict) or {}).get("evaluation") or {}
 
 
+NAME = re.compile(r"([a-z_]+)-([0-9a-f]{16})")
+"""The name of an artifact: kind and key of the stage."""
+
+
 def name_of(stage: str, key: str) -> str:
     """The name of the artifact of a stage and key."""
     return f"{stage}-{key}"
@@ -135,9 +139,5 @@ def remove(runs: Path, stage: str, key: str) -> None:
 
 def all_of(runs: Path) -> list[Artifact]:
     """Every artifact whose manifest can be read, newest first, unverified."""
-    readable = [
-        read(p)
-        for p in runs.glob("*-*")
-        if re.fullmatch(r"[a-z_]+-[0-9a-f]{16}", p.name) and read_manifest(p) is not None
-    ]
+    readable = [read(p) for p in runs.glob("*-*") if NAME.fullmatch(p.name) and read_manifest(p) is not None]
     return sorted(readable, key=lambda a: -(a.path / MANIFEST).stat().st_mtime)

@@ -146,6 +146,8 @@ def _alive(pid: Any) -> bool:
     return True
 
 
-def starting_with(prefix: str, runs: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Runs whose id starts with the prefix."""
-    return [run for run in runs if run["run_id"].startswith(prefix)]
+def meant(name: str, runs: Iterable[dict[str, Any]], shortest: int = 1) -> list[dict[str, Any]]:
+    """Runs whose id starts with `name`, from so many characters; where no id does, those whose name it is."""
+    runs = [*runs]
+    ids = [run for run in runs if run["run_id"].startswith(name)] if len(name) >= shortest else []
+    return ids or [run for run in runs if run.get("name") == name]

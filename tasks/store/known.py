@@ -72,8 +72,7 @@ class Known:
         Raises:
             NotFound: several runs match.
         """
-        matching = index.starting_with(name, self.runs) if len(name) >= 4 else []
-        matching = matching or [r for r in self.runs if r["name"] == name]
+        matching = index.meant(name, self.runs, shortest=4)
         if len(matching) > 1:
             ids = ", ".join(r["run_id"][:8] for r in matching[:6])
             raise NotFound(name, f"{len(matching)} runs have this name or beginning ({ids})", "Give more of the id.")

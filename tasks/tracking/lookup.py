@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from pipelines.base.errors import UserError
 from tasks import environment
 from tasks.store import index
-from tasks.store.index import starting_with
 from tasks.tracking.time_budget import TrackerError
 
 T = TypeVar("T")
@@ -28,13 +27,13 @@ def find_run(prefix: str, *, ask_mlflow: bool = True) -> dict[str, Any]:
         NoSuchRun: there is none, or there are several.
         Unreachable: MLflow does not answer.
     """
-    local = _meant(prefix, index.runs())
+    local = index.meant(prefix, index.runs())
     return _only(prefix, local) if local or not ask_mlflow else find_in_mlflow(prefix)
 
 
 def find_in_mlflow(prefix: str) -> dict[str, Any]:
     """As `find_run`, of the runs that MLflow lists, with its stages and its summary."""
-    run = _only(prefix, _meant(prefix, mlflow_runs()))
+    run = _only(prefix, index.meant(prefix, mlflow_runs()))
     from tasks.tracking import api as tracking
 
     return _ask(lambda: tracking.show(run["run_id"]))
@@ -51,10 +50,6 @@ def mlflow_runs(experiment: str | None = None, limit: int = 1000) -> list[dict[s
     from tasks.tracking import api as tracking
 
     return _ask(lambda: tracking.recent(experiment, limit))
-
-
-def _meant(prefix: str, runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    return starting_with(prefix, runs) or [run for run in runs if run.get("name") == prefix]
 
 
 def _only(prefix: str, matching: list[dict[str, Any]]) -> dict[str, Any]:

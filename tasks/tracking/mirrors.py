@@ -25,10 +25,11 @@ from pipelines.base.project import python
 from pipelines.base.secrets import redact
 from pipelines.recipe.stage_kind import SCORES, Node, kind_named
 from pipelines.stage.report import SPOOL
+from tasks import process
 from tasks.environment import home, runs_folder
 from tasks.store import index
 from tasks.tracking import benchmarks, links, outbox, record
-from tasks.tracking.mirror.feed import Feed
+from tasks.tracking.mirror.feed import Feed, Reader
 from tasks.tracking.mirror.process import FINISH, JOB, state_file, state_of
 
 log = logging.getLogger("whetstone.mirror")
@@ -95,7 +96,7 @@ def _harmless(stage: str) -> Iterator[None]:
 
 
 def begin(node: Node, key: str, work: Path, parent: str | None, about: dict[str, Any]) -> StageMirrors:
-    """The mirrors that the recipe wants of a stage; a stage that goes on has those with which it began.
+    """The mirrors that the recipe wants of a stage; a stage that goes on keeps the run and the group with which it began.
 
     Args:
         key: of the stage; `about` what MLflow's run of it is opened with.
@@ -105,6 +106,8 @@ def begin(node: Node, key: str, work: Path, parent: str | None, about: dict[str,
     entry = folder() / f"{node.kind.name}-{key}"
     mirrors = StageMirrors(node.name, work, entry, names)
     with _harmless(node.name):
+        for name in [name for of, name in list(_children) if of == entry]:  # of the run that failed here before
+            _stop(entry, name)
         if not (work / SPOOL).exists():  # of an earlier run of the same key
             shutil.rmtree(entry, ignore_errors=True)
         if not names:
@@ -114,14 +117,14 @@ def begin(node: Node, key: str, work: Path, parent: str | None, about: dict[str,
         earlier = read_object(entry / JOB, id=str, group=str, began=(int, float)) or {}
         kept = {name: earlier[name] for name in ("id", "group", "began") if name in earlier}
         job = {
-            "id": uuid.uuid4().hex[:8], "began": time.time(), "home": str(home()), "experiment": experiment, "stage": node.name,
+            "id": uuid.uuid4().hex[:8], "began": time.time(), "home": str(home()), "experiment": experiment,
             "group": f"{run.get('name') or recipe.name}-{parent[:8]}" if parent else recipe.name,
-            "kind": node.kind.name, "name": about["name"], "names": names, "artifact": str(runs_folder() / entry.name),
+            "kind": node.kind.name, "name": about["name"], "names": names,
             "params": {name: redact(text) for name, text in about["params"].items()},
             "tags": {name: redact(text) for name, text in about["tags"].items()},
             "experiment_id": run.get("experiment_id"),
             "labels": node.kind.shown(node) if node.kind.makes == SCORES else {},
-        } | kept | {"parent": parent}  # fmt: skip
+        } | kept  # fmt: skip
         entry.mkdir(parents=True, exist_ok=True)
         (entry / FINISH).unlink(missing_ok=True)
         for name in names:
@@ -202,8 +205,8 @@ def take_up(*, again: bool = False) -> None:
         with _harmless(entry.name), outbox.stage_lock(runs_folder() / ".locks" / entry.name) as free:
             if not free:
                 continue  # whoever runs the stage writes its feed
-            job = read_object(entry / JOB, names=list, artifact=str)
-            artifact = Path((job or {}).get("artifact") or "")
+            job = read_object(entry / JOB, names=list)
+            artifact = runs_folder() / entry.name
             if not (entry / FINISH).exists():
                 if job is None or not (artifact / REPORT / SPOOL).exists():
                     continue  # the stage has not ended: whoever runs it goes on
@@ -216,6 +219,16 @@ def take_up(*, again: bool = False) -> None:
                 if again:
                     _reset(entry, name)
                 _keep_going(entry, name)
+            _forget_sent(entry)
+
+
+def _forget_sent(entry: Path) -> None:
+    """Remove the entry of a stage that ended and whose mirrors have everything; one that may go on is kept while its work is there."""
+    names = (read_object(entry / JOB, names=list) or {}).get("names") or []
+    over = (read_object(entry / FINISH, status=str) or {}).get("status") == "FINISHED"
+    over = over or ((entry / FINISH).exists() and not (runs_folder() / ".work" / entry.name).exists())
+    if over and all(state_of(entry, name)["done"] for name in names):
+        shutil.rmtree(entry, ignore_errors=True)
 
 
 def flush(seconds: float) -> list[str]:
@@ -239,10 +252,9 @@ def flush(seconds: float) -> list[str]:
             names = (read_object(entry / JOB, names=list) or {}).get("names") or []
             left = [name for name in names if not state_of(entry, name)["done"]]
             missing += [_lacks(entry, name) for name in left]
-            if not left and (read_object(entry / FINISH, status=str) or {}).get("status") == "FINISHED":
-                shutil.rmtree(entry, ignore_errors=True)
             for name in names:
                 _stop(entry, name)
+            _forget_sent(entry)
     if missing:
         log.warning("not mirrored: %s; the next run or `whetstone sync` sends the rest", "; ".join(missing))
     return missing
@@ -258,7 +270,7 @@ def _busy(entry: Path) -> bool:
 
 
 def _lacks(entry: Path, name: str) -> str:
-    state, points = state_of(entry, name), Feed(entry).points
+    state, points = state_of(entry, name), sum(1 for _ in Reader(entry).new())
     why = f" ({state['problem']})" if state["problem"] else ""
     sent = min(state["sent"], points)
     return f"{name} has {sent} of {points} points of {entry.name}{why}"
@@ -269,5 +281,4 @@ def _stop(entry: Path, name: str) -> None:
     with _lock:
         child = _children.pop((entry, name), None)
         if child is not None and child.poll() is None:
-            child.kill()
-            child.wait()
+            process.end(child, 0)  # with the service that its client may have started

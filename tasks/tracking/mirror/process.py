@@ -50,7 +50,7 @@ def serve(name: str, entry: Path, orphaned: threading.Event) -> None:
     told: set[str] = set()
     while True:
         alone = orphaned.is_set()
-        body = read_object(entry / FINISH, status=str, scores=dict, about=dict)
+        body = _ended(entry)
         for point in reader.new():  # what comes before finish.json is whole
             told.update(point["values"])
             if reader.points > client.held:
@@ -59,12 +59,21 @@ def serve(name: str, entry: Path, orphaned: threading.Event) -> None:
             ended = body or {"status": "KILLED", "scores": {}, "about": {}}
             scores = {name: value for name, value in ended["scores"].items() if name not in told}
             client.finish(ended["status"], scores, ended["about"])
-            _save(entry, name, state | {"sent": reader.points, "done": body is not None, "problem": ""})
+            _save(
+                entry,
+                name,
+                state | {"sent": reader.points, "done": body is not None and _ended(entry) == body, "problem": ""},
+            )
             return
         if state["sent"] != reader.points:
             state |= {"sent": reader.points, "problem": ""}
             _save(entry, name, state)
         orphaned.wait(EVERY_S)
+
+
+def _ended(entry: Path) -> dict[str, Any] | None:
+    """How the stage ended; None while it runs, which it may do again."""
+    return read_object(entry / FINISH, status=str, scores=dict, about=dict)
 
 
 def _save(entry: Path, name: str, state: dict[str, Any]) -> None:

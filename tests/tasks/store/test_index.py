@@ -31,8 +31,8 @@ def test_start_and_end_are_one_run(home):
     (run,) = index.runs("e")
     assert (run["status"], run["seconds"], run["metrics"], run["tags"]) == ("FINISHED", 2.0, {"m": 1.0}, {"k": "v"})
     assert [r["name"] for r in index.runs()] == ["s", "r"], "newest first"
-    assert [r["name"] for r in index.starting_with("aa", index.runs())] == ["r"]
-    assert index.starting_with("c", index.runs()) == []
+    assert [r["name"] for r in index.meant("aa", index.runs())] == ["r"]
+    assert index.meant("c", index.runs()) == []
 
 
 def test_a_run_whose_process_is_gone_is_not_running(home):

@@ -28,7 +28,7 @@ class Ledger:
 
 def entry_of(folder, points):
     lines = [
-        {"from": "spool.jsonl", "after": i, "step": 2 * i, "time": 1, "values": {"a/pass_at_1": 0.5}}
+        {"kind": "metrics", "from": "spool.jsonl", "after": i, "step": 2 * i, "time": 1, "values": {"a/pass_at_1": 0.5}}
         for i in range(points)
     ]
     (folder / FEED).write_text("".join(json.dumps(line) + "\n" for line in lines))
