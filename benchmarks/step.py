@@ -32,7 +32,8 @@ from benchmarks import roofline, sides
 from pipelines.data.chat import render_prompts
 
 QWEN = {
-    "architecture": "qwen2",
+    "architecture": "llama",
+    "attention_bias": True,
     "hidden_size": 896,
     "intermediate_size": 4864,
     "num_hidden_layers": 24,

@@ -28,7 +28,6 @@ from pipelines.base import owner
 from pipelines.base.errors import UserError
 from pipelines.base.project import python
 from tasks import environment
-from tasks.process import end
 
 STARTUP_S = 120.0
 PATIENCE_S = 3.0
@@ -80,7 +79,7 @@ def embedded() -> Iterator[Callable[[], None]]:
             os.environ.pop(name, None)
             if value is not None:
                 os.environ[name] = value
-        end(process, PATIENCE_S)
+        owner.end_group(process, PATIENCE_S)
 
 
 def _start(listener: int, log: Path, access: dict[str, str]) -> subprocess.Popen[bytes]:

@@ -120,7 +120,7 @@ def end() -> None:
     child, _waiting = _waiting.child, None
     if child.stdin is not None:
         child.stdin.close()
-    process.end(child, 0.0)
+    owner.end_group(child, 0.0)
 
 
 def _main() -> bool:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from pipelines.base import owner
 from pipelines.base.errors import USER_ERROR_EXIT, Interrupted, UserError
 from pipelines.base.files import read_json, read_object, write_atomic
 from pipelines.base.project import python
@@ -128,7 +129,7 @@ def run(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(POLL_S)
     finally:
-        end(child)
+        owner.end_group(child)
     metrics = read_json(work / METRICS)
     if child.returncode == 0 and isinstance(metrics, dict):
         return metrics
@@ -141,19 +142,6 @@ def _start(module: str, work: Path, environment: dict[str, str]) -> Child:
             python("pipelines.stage.launch", module, str(work)), env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
             start_new_session=True,
         )  # fmt: skip
-
-
-def end(child: Child, patience_s: float = 5.0) -> None:
-    """Stop a stage and everything it started."""
-    if child.poll() is None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGTERM)
-        until = time.monotonic() + patience_s
-        while child.poll() is None and time.monotonic() < until:
-            time.sleep(0.05)
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
 
 
 def environment_of(job: dict[str, Any]) -> dict[str, str]:

@@ -142,6 +142,17 @@ def test_the_roofline_of_a_small_model(begun, capsys, monkeypatch):
     assert many == pytest.approx(2 * 10_000 * (2 * 32 + 80) / 1e9), "many rows: the operations take longer"
 
 
+def test_what_compiling_gains_is_measured_for_both(capsys):
+    from benchmarks import compiled
+
+    compiled.main(["--small"])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.partition(":")[0] for line in lines] == [
+        f"{variant}, {what}" for variant in ("as it is", "compiled") for what in ("decoding, 8 rows", "training")
+    ]
+    assert all("first_s" in line for line in lines)
+
+
 def test_the_roofline_of_a_gpu(begun, capsys, monkeypatch):
     """Where everything is computed, what is timed, and what comes out; the numbers are a CPU's."""
     from benchmarks import roofline

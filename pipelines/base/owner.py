@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -98,3 +99,20 @@ def check() -> None:
     parent = os.environ.get(PARENT)
     if parent and os.getppid() != int(parent):
         os._exit(ORPHANED)
+
+
+def end_group(child: subprocess.Popen[bytes], patience_s: float = 5.0) -> None:
+    """Stop a process that leads a group, and everything it started in it.
+
+    Args:
+        patience_s: seconds between SIGTERM and SIGKILL.
+    """
+    if child.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
+        until = time.monotonic() + patience_s
+        while child.poll() is None and time.monotonic() < until:
+            time.sleep(0.05)
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()

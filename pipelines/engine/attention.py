@@ -18,7 +18,8 @@ from transformers import AttentionInterface
 from pipelines.engine.cache import Gaps, SlabCache, SlabLayer
 from pipelines.engine.guided import parts
 
-NAME = "whetstone_shared_prompts"
+NAME, GROUPED = "whetstone_shared_prompts", "whetstone_grouped"
+UNKNOWN = "the attention of {} is one that this engine does not know; please report the model family"
 EXTRAS = ("softcap", "position_bias", "s_aux")
 """Arguments that would change the scores; families that pass them never ran through plain attention either."""
 
@@ -116,28 +117,67 @@ def _shared_prompts(
     cache, prompts = _active[-1]
     # by its keys, because layers of two models may have equal numbers
     layer = next((own for own in cache.layers if isinstance(own, SlabLayer) and own.keys is key), None)
-    if layer is None or any(kwargs.get(name) is not None for name in EXTRAS):
-        raise RuntimeError(
-            f"the attention of {type(module).__name__} is one that this engine does not know; please report the model family"
-        )
+    _refuse_extras(module, kwargs)
+    if layer is None:
+        raise RuntimeError(UNKNOWN.format(type(module).__name__))
     with torch.autocast(query.device.type, enabled=False):  # it would round scores and probabilities
         return prompts.attend(query, layer, query.shape[-1] ** -0.5 if scaling is None else scaling), None
 
 
+def _grouped(
+    module: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor,
+    scaling: float | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """An attention function as transformers calls it, for one new token per row: query heads with a key head in common are its rows.
+
+    Their keys are then read once. transformers does the same, but not while it is compiled.
+    """
+    _refuse_extras(module, kwargs)
+    rows, heads, _, _ = query.shape
+    queries = query.reshape(rows, key.shape[1], heads // key.shape[1], -1)
+    output = torch.nn.functional.scaled_dot_product_attention(queries, key, value, attention_mask, scale=scaling)
+    return output.reshape(rows, 1, heads, -1), None
+
+
+def _refuse_extras(module: Any, kwargs: dict[str, Any]) -> None:
+    if any(kwargs.get(name) is not None for name in EXTRAS):
+        raise RuntimeError(UNKNOWN.format(type(module).__name__))
+
+
 AttentionInterface.register(NAME, _shared_prompts)
+AttentionInterface.register(GROUPED, _grouped)
+
+
+@contextlib.contextmanager
+def _implementation(model: torch.nn.Module, name: str) -> Iterator[None]:
+    """A context in which attention is a registered function."""
+    configs = [part.config for part in parts(model)]
+    before = [config._attn_implementation for config in configs]
+    for config in configs:
+        config._attn_implementation = name
+    try:
+        yield
+    finally:
+        for config, implementation in zip(configs, before, strict=True):
+            config._attn_implementation = implementation
+
+
+def grouped(model: torch.nn.Module) -> contextlib.AbstractContextManager[None]:
+    """A context for passes of one new token per row with an additive mask [rows, 1, 1, positions] in the dtype of the keys."""
+    return _implementation(model, GROUPED)
 
 
 @contextlib.contextmanager
 def sharing(model: torch.nn.Module, cache: SlabCache, prompts: Prompts) -> Iterator[None]:
     """A context in which passes of one new token per row read the shared prompts once."""
-    configs = [part.config for part in parts(model)]
-    before = [config._attn_implementation for config in configs]
-    for config in configs:
-        config._attn_implementation = NAME
     _active.append((cache, prompts))
     try:
-        yield
+        with _implementation(model, NAME):
+            yield
     finally:
         _active.pop()
-        for config, implementation in zip(configs, before, strict=True):
-            config._attn_implementation = implementation

@@ -19,7 +19,7 @@ from transformers import Cache
 from transformers.cache_utils import DynamicLayer
 
 from pipelines.contract.sampling import Sampling
-from pipelines.engine import distribution
+from pipelines.engine import attention, distribution
 from pipelines.engine.cache import Gaps, SlabCache, unpadded
 from pipelines.engine.models import autocast
 
@@ -90,6 +90,12 @@ class FixedLayer(DynamicLayer):
         for buffer, new in ((self.key_buffer, key_states), (self.value_buffer, value_states)):
             buffer[:rows].index_copy_(2, self.view.write_position, new.to(buffer.dtype))
         return self.key_buffer[:rows, :, :key_positions], self.value_buffer[:rows, :, :key_positions]
+
+
+class FixedCache(Cache):
+    """One `FixedLayer` per layer; compiled blocks call it as it is."""
+
+    fixed_shapes = True
 
 
 class _StepView:
@@ -209,7 +215,8 @@ class FixedDecoder:
             shape = (self.rows, layer.keys.shape[1], self.key_positions, layer.keys.shape[3])
             keys, values = (zeros(*shape, dtype=layer.keys.dtype) for _ in range(2))
             layers.append(FixedLayer(keys, values, self.view))
-        self.cache = Cache(layers=layers)
+        self.cache = FixedCache(layers=layers)
+        self.unmasked = zeros(1, dtype=self._layers()[0].key_buffer.dtype)
 
     def _layers(self) -> list[FixedLayer]:
         assert self.cache is not None
@@ -276,12 +283,12 @@ class FixedDecoder:
         attended = unpadded(self.start, self.gaps[:rows], key_positions) & (position <= self.write_position)
         inputs = {
             "input_ids": self.input_ids[:rows],
-            "attention_mask": attended[:, None, None],
+            "attention_mask": self.unmasked.masked_fill(~attended[:, None, None], float("-inf")),
             "position_ids": self.position_ids[:rows].clamp(max=self.context - 1),
             "past_key_values": self.cache,
             "use_cache": True,
         }
-        with autocast(self.dtype, self.device, cache=False):
+        with attention.grouped(self.model), autocast(self.dtype, self.device, cache=False):
             logits = self.model(**inputs).logits[:, -1]
             self.position_ids[:rows] += 1
             self.write_position += 1

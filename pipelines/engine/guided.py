@@ -11,6 +11,7 @@ that is exact. Over sequences it is an approximation, because Z is taken at each
 
 from __future__ import annotations
 
+import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -66,14 +67,14 @@ class Guided(torch.nn.Module):
         Args:
             past_key_values: layers of both models, those of the guided one first.
         """
-        from transformers import Cache
         from transformers.modeling_outputs import CausalLMOutput
 
         logits, first = [], 0
         for model in parts(self):
             own = None
             if past_key_values is not None:
-                own = Cache(layers=past_key_values.layers[first : first + layer_count(model)])
+                own = copy.copy(past_key_values)
+                own.layers = past_key_values.layers[first : first + layer_count(model)]
                 first += layer_count(model)
             logits.append(model(input_ids=input_ids, past_key_values=own, **inputs).logits.float())
         tuned, base = logits

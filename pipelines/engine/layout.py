@@ -76,9 +76,17 @@ def row_ends(mask: Tensor) -> Tensor:
 
 
 def best_layouts(
-    tokens: Tensor, mask: Tensor, rows: Tensor, budget: int, *, allow_trees: bool, allow_prefixes: bool = False
+    tokens: Tensor,
+    mask: Tensor,
+    rows: Tensor,
+    budget: int,
+    *,
+    allow_trees: bool,
+    allow_prefixes: bool = False,
+    tree_cost: float = 1.0,
+    prefix_cost: float = 1.0,
 ) -> list[Layout]:
-    """The layout with clearly fewer tokens; padded rows where it makes little difference.
+    """The layout that takes clearly less time; padded rows where it makes little difference.
 
     Args:
         tokens: int64 [B, T], padded on the right.
@@ -87,6 +95,7 @@ def best_layouts(
         budget: tokens of a pass, padding included; a longer row is a pass by itself.
         allow_trees: the model takes attention masks of ours.
         allow_prefixes: every layer keeps keys and values, so rows can be laid out as suffixes of a prefix.
+        tree_cost, prefix_cost: time of a token in a tree, and in a suffix or its prefix, where one of padded rows takes 1.
     """
     if len(rows) == 0:
         return []
@@ -95,11 +104,11 @@ def best_layouts(
         return padded
     total = sum(layout.size for layout in padded)
     trees = _build_trees(tokens, mask, rows, budget)
-    tree_size = sum(tree.width for tree in trees)
+    tree_size = tree_cost * sum(tree.width for tree in trees)
     if allow_prefixes and tree_size > TREE_CLEAR * total:
-        suffixes = list(prefix_layouts(tokens, mask, rows, budget))
-        if sum(layout.size for layout in suffixes) <= min(TREE_WORTH * total, PREFIX_BETTER * tree_size):
-            return suffixes
+        suffixes = list(_prefix_passes(tokens, mask, rows, budget))
+        if prefix_cost * sum(part.size for part in suffixes) <= min(TREE_WORTH * total, PREFIX_BETTER * tree_size):
+            return [_lay_out_suffixes(part, tokens, mask) for part in suffixes]
     return padded if tree_size > TREE_WORTH * total else list(_lay_out_trees(trees, tokens, mask, budget))
 
 
@@ -149,6 +158,11 @@ class _PrefixPass:
     suffix_width: int = 0
     prefix_width: int = 0
 
+    @property
+    def size(self) -> int:
+        """Tokens of the pass, padding included."""
+        return self.rows * self.suffix_width + len(self.groups) * self.prefix_width
+
     def size_with(self, prefix: tuple[int, ...], suffix: int) -> int:
         """Tokens of the pass, padding included, if a row of that suffix length joined."""
         width, length = max(self.suffix_width, suffix), max(self.prefix_width, len(prefix))
@@ -171,6 +185,11 @@ def prefix_layouts(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> I
     a prefix goes with the rows, because it predicts their first scored one. Groups with the longest suffix come first,
     so that rows of similar length share a pass.
     """
+    for part in _prefix_passes(tokens, mask, rows, budget):
+        yield _lay_out_suffixes(part, tokens, mask)
+
+
+def _prefix_passes(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> Iterator[_PrefixPass]:
     first, read = mask.long().argmax(1).tolist(), (row_ends(mask) - 1).tolist()
     groups: dict[tuple[int, ...], list[int]] = {}
     for row in rows.tolist():
@@ -181,11 +200,11 @@ def prefix_layouts(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> I
         for row in sorted(members, key=lambda member: -read[member]):
             suffix = read[row] - len(prefix)
             if current.rows and current.size_with(prefix, suffix) > budget:
-                yield _lay_out_suffixes(current, tokens, mask)
+                yield current
                 current = _PrefixPass()
             current.add(prefix, row, suffix)
     if current.rows:
-        yield _lay_out_suffixes(current, tokens, mask)
+        yield current
 
 
 def _lay_out_suffixes(part: _PrefixPass, tokens: Tensor, mask: Tensor) -> Layout:

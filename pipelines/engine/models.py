@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
@@ -27,6 +28,9 @@ NEW_WEIGHTS_SEED = 0
 """Of weights that `model.allow_missing` lets be new: every stage that loads the base must see the same ones."""
 ROLES = ("<|system|>", "<|user|>", "<|assistant|>")
 TOOL_ROLES = ("<|tool|>", "<|tools|>")
+GENERIC = "TokenizersBackend"
+"""Class of a tokenizer that is what its tokenizer.json says. transformers' `AutoTokenizer` takes Qwen2's beside a model of that
+architecture all the same, which splits text in its own way."""
 CALL_TAGS = ("<tool_call>", "</tool_call>")
 """Tokens of fresh models that call tools. The tags stay in decoded text, as in Qwen's tokenizers."""
 
@@ -102,7 +106,7 @@ def load_tokenizer(
         ModelError: the folder or hub name has no tokenizer, a damaged one or one that wants to run code, no chat
             template or a faulty one, or ids that the model's embedding has no row for.
     """
-    from transformers import AutoTokenizer
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
     where, revision = local(path), model.revision if model is not None and str(path) == model.path else None
     trust = trust_remote_code if trust_remote_code is not None else bool(model and model.trust_remote_code)
@@ -111,8 +115,11 @@ def load_tokenizer(
         f"no tokenizer could be loaded from {where}",
         "Save the tokenizer beside the model, or check the name and the network.",
     ):
-        config = _configuration(where, revision, trust)
-        tokenizer = AutoTokenizer.from_pretrained(where, revision=revision, trust_remote_code=trust)
+        bodies = _configurations(where, revision, trust)
+        loader: Any = AutoTokenizer
+        if bodies.get("tokenizer_config.json", {}).get("tokenizer_class") == GENERIC:
+            loader = PreTrainedTokenizerFast
+        tokenizer = loader.from_pretrained(where, revision=revision, trust_remote_code=trust)
     if len(tokenizer.get_vocab()) <= len(tokenizer.added_tokens_decoder):
         raise ModelError(
             "model.path",
@@ -138,7 +145,7 @@ def load_tokenizer(
     with reading("model.chat_template", f"the chat template of {where} cannot be used", "Correct its Jinja text."):
         set_template_options(tokenizer, model)
         template.habits(tokenizer)
-    model_files.check_vocabulary(tokenizer, config, where)
+    model_files.check_vocabulary(tokenizer, bodies.get("config.json", {}), where)
     return tokenizer
 
 
@@ -157,8 +164,8 @@ def local(path: str | Path) -> str:
     return str(folder) if folder.is_dir() else str(path)
 
 
-def _configuration(where: str, revision: str | None, trust: bool) -> dict[str, Any]:
-    """`config.json` of a folder or hub name, {} where a folder has none, after the checks that need no weights."""
+def _configurations(where: str, revision: str | None, trust: bool) -> dict[str, dict[str, Any]]:
+    """`config.json` and `tokenizer_config.json` of a folder or hub name, where they are there, after the checks that need no weights."""
     from transformers import AutoConfig, PreTrainedConfig
     from transformers.models.auto.tokenization_auto import get_tokenizer_config
 
@@ -172,7 +179,7 @@ def _configuration(where: str, revision: str | None, trust: bool) -> dict[str, A
     if "config.json" in bodies:
         with reading("model.path", f"config.json of {where} is refused", "Correct it, or take the model's own."):
             AutoConfig.from_pretrained(where, revision=revision, trust_remote_code=trust)
-    return bodies.get("config.json", {})
+    return bodies
 
 
 def template_text(value: str) -> str:
@@ -291,7 +298,7 @@ def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
     network.to(torch.float32)
     for weight in network.parameters():  # not the buffers: frequencies of rotary embeddings need float32
         weight.data = weight.data.to(weights_dtype(model))
-    return network
+    return _compiling(network, model)
 
 
 def weights_dtype(model: Model) -> torch.dtype:
@@ -323,7 +330,7 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
         ),
         torch.random.fork_rng(devices=[]),
     ):
-        _configuration(where, revision, model.trust_remote_code)
+        _configurations(where, revision, model.trust_remote_code)
         torch.manual_seed(NEW_WEIGHTS_SEED)
         both: Any = AutoModelForCausalLM.from_pretrained(
             where,
@@ -342,7 +349,19 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
         allow_missing=model.allow_missing if own else (),
         allow_unexpected=model.allow_unexpected if own else (),
     )
-    return loaded
+    return _compiling(loaded, model)
+
+
+def _compiling(network: PreTrainedModel, model: Model) -> PreTrainedModel:
+    """The network, its blocks compiled where the recipe says so, or says nothing and it pays."""
+    import torch
+
+    from pipelines.engine.compiled import compile_blocks
+
+    alone = os.environ.get("WORLD_SIZE", "1") == "1"  # compiled blocks have not been tried with sharded weights
+    if torch.cuda.is_available() and (alone or model.compile) and model.compiles(network.num_parameters()):
+        compile_blocks(network)
+    return network
 
 
 def _attention(model: Model) -> str | None:
@@ -379,8 +398,6 @@ def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list
 
 def device() -> torch.device:
     """The GPU of this process where there is one, else the CPU."""
-    import os
-
     import torch
 
     if torch.cuda.is_available():

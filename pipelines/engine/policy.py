@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
-from pipelines.engine import distribution, models
+from pipelines.engine import compiled, distribution, models
 from pipelines.engine.guided import Guided
 from pipelines.engine.layout import Layout, Prefix
 from pipelines.engine.masks import MaskForm
@@ -26,6 +26,9 @@ if TYPE_CHECKING:  # the catalogue imports this module, and transformers takes s
 
 Entropy = Literal["no", "value", "gradient"]
 Where = Literal["last", "mlp"] | tuple[int, ...]
+GPU_COSTS = {"tree_cost": 1.9, "prefix_cost": 3.9}
+"""Of a token beside one in padded rows (`best_layouts`), measured on an H100: masks keep attention from its fastest kernels, and
+passes after a prefix are not compiled."""
 CHUNK_FLOATS = 1 << 27
 """Most logits in memory at a time (512 MiB in float32); beyond that, chunks are recomputed in the backward pass."""
 
@@ -72,7 +75,7 @@ class Policy:
         self.scorer = Scorer(self)
         """The module every pass goes through, and that is sharded over several processes."""
 
-    def sharing(self, settings: Any, ranks: int = 1) -> dict[str, bool]:
+    def sharing(self, settings: Any, ranks: int = 1) -> dict[str, Any]:
         """What `best_layouts` may lay out for training passes with a stage's `share_prefixes` and `gradient_checkpointing`.
 
         After a shared prefix each block runs twice, which blocks that are recomputed or sharded do not allow.
@@ -80,6 +83,7 @@ class Policy:
         return {
             "allow_trees": self.takes_masks and getattr(settings, "share_prefixes", True),
             "allow_prefixes": self.takes_prefixes and ranks == 1 and not settings.gradient_checkpointing,
+            **(GPU_COSTS if self.device.type == "cuda" else {}),
         }
 
     @property
@@ -233,7 +237,7 @@ class Policy:
         was_training = self.model.training
         self.model.eval()
         flash = "flash" in str(self.config._attn_implementation)  # it takes no float32
-        with autocast(self.dtype if flash else "float32", self.device):
+        with compiled.as_it_is(), autocast(self.dtype if flash else "float32", self.device):
             hidden = self.decoder(input_ids=tokens, use_cache=False).last_hidden_state
             computed, expected = self.logits(hidden), self.causal(input_ids=tokens, use_cache=False).logits
         self.model.train(was_training)

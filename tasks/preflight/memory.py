@@ -13,6 +13,7 @@ with `weights_dtype: bfloat16` 2; of an adapter's 4). In bytes:
     commit        (w + 8) T while the copy of a commit is written, on the host
     activations   N L b (8 h + 4 a d + 2 a d + 4 i + W): norms, projections, attention, MLP, the mask of packed rows;
                   with gradient checkpointing N b (L h + those of one layer)
+                  compiled on a GPU N L (b (2 h + 2 a d + 2 k d + 3 i + W) + 8 h): inputs of matrix products, and residuals
                   adapters add N L b (2 a d + 2 k d + 2 h + 2 i): what each of them puts out
     logits        min(M V, CHUNK) 4 (x TRUNCATED where top-k, top-p or min-p cut the distribution), and the head's gradient, w V h
     packed        on a CPU with AVX-512: 4 P in float32 while answers of PACKED_STEPS tokens or more are decoded, 2 P with weights
@@ -224,7 +225,9 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
         gradients=updated * trained // shards,
         optimizer=8 * trained // shards,
         commit=(updated + 8) * trained // shards,
-        activations=_activations(shape, load, value, section),
+        activations=_activations(
+            shape, load, value, section, compiled=device.gpu and node.recipe.model.compiles(shape.parameters)
+        ),
         logits=logits,
         packed=packed,
         cache=cache + LISTED * load.listed,
@@ -313,7 +316,7 @@ def _of_sample(node: Node, section: Sample, prompt: int) -> Load:
     )  # fmt: skip
 
 
-def _activations(shape: Shape, load: Load, value: int, section: Planned) -> int:
+def _activations(shape: Shape, load: Load, value: int, section: Planned, compiled: bool) -> int:
     """Bytes that the backward pass reads again; of a pass without one, what a layer holds."""
     if isinstance(section, Sample):
         return load.tokens * value * 4 * (shape.hidden + shape.intermediate)
@@ -323,6 +326,10 @@ def _activations(shape: Shape, load: Load, value: int, section: Planned) -> int:
         layer += 2 * queries + 2 * shape.key_heads * shape.head_size + 2 * shape.hidden + 2 * shape.intermediate
     if section.gradient_checkpointing:
         return load.tokens * value * (shape.layers * shape.hidden + layer)
+    if compiled:
+        keys = shape.key_heads * shape.head_size
+        layer += 2 * keys - 6 * shape.hidden - 4 * queries - shape.intermediate
+        return load.tokens * shape.layers * (value * layer + 2 * 4 * shape.hidden)
     return load.tokens * value * shape.layers * layer
 
 

@@ -25,7 +25,6 @@ from pipelines.base.project import python
 from pipelines.base.secrets import redact
 from pipelines.recipe.stage_kind import SCORES, Node, kind_named
 from pipelines.stage.report import SPOOL
-from tasks import process
 from tasks.environment import home, runs_folder
 from tasks.store import index
 from tasks.tracking import benchmarks, links, outbox, record
@@ -281,4 +280,4 @@ def _stop(entry: Path, name: str) -> None:
     with _lock:
         child = _children.pop((entry, name), None)
         if child is not None and child.poll() is None:
-            process.end(child, 0)  # with the service that its client may have started
+            owner.end_group(child, 0)  # with the service that its client may have started

@@ -17,6 +17,7 @@ import pytest
 import toys
 from children import TOYS, alive, job, wait_until
 
+from pipelines.base import owner
 from pipelines.recipe.read import read_recipe
 from tasks import keys, machine, process, stages
 from tasks import prestart as ahead
@@ -145,7 +146,7 @@ def refused(node, work, environment=None):
     taken = ahead.take(node, work, environment or process.environment_of({"threads": node.recipe.threads}))
     assert ahead._waiting is None
     if taken is not None:
-        process.end(taken)
+        owner.end_group(taken)
     wait_until(lambda: not alive(pids))
     return taken is None
 

@@ -8,11 +8,12 @@ import sys
 import pytest
 import torch
 import toys
+from transformers import AutoConfig
 
 from benchmarks.families import FAMILIES
 from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Fresh, Model
-from pipelines.engine.models import fresh_config, fresh_model, load_model, save_model, train_tokenizer
+from pipelines.engine.models import fresh_config, fresh_model, load_model, load_tokenizer, save_model, train_tokenizer
 
 SPECIAL = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
@@ -38,6 +39,20 @@ def test_the_families_are_not(name):
     family = FAMILIES[name]
     config = fresh_config(Fresh(architecture=family.architecture, config=family.config), SPECIAL)
     assert config.get_text_config().vocab_size == 64
+
+
+@pytest.mark.parametrize("kind", ["char", "bpe"])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "qwen3", "gemma2", "gpt2", "phi3", "nemotron"])
+def test_a_tokenizer_beside_any_architecture_is_the_one_that_was_saved(tmp_path, architecture, kind):
+    """transformers' `AutoTokenizer` reads one beside a Qwen2 model as Qwen2's, which drops spaces that it does not know."""
+    text = "what is 58 + 26?"
+    tokenizer = train_tokenizer(kind, 400, [text, "hello world"] * 20)
+    config = AutoConfig.for_model(architecture, vocab_size=len(tokenizer))
+    config.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    loaded = load_tokenizer(tmp_path)
+    assert loaded.encode(text) == tokenizer.encode(text)
+    assert loaded.decode(loaded.encode(text)) == text
 
 
 def test_weights_are_stored_as_asked(tmp_path):

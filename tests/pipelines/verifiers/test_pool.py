@@ -57,7 +57,7 @@ def test_extraction_has_the_same_limits(pool):
     pool.run([row("\\boxed{7}")])
     pool.limits = Limits(cpu_s=0.002, quick_s=0.001)
     slow = [
-        Request("extract", "math", rf"\boxed{{\frac{{x}}{{{i}}} + " + "y + " * 400 + "z}", "", {}) for i in range(3)
+        Request("extract", "math", rf"\boxed{{\frac{{x}}{{{i}}} + " + "y + " * 4000 + "z}", "", {}) for i in range(3)
     ]
     assert "" in pool.run(slow)
     pool.limits = Limits()
