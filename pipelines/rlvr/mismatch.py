@@ -282,9 +282,12 @@ def outlier(size: Tensor, index: Tensor, contexts: Tensor, least: float) -> tupl
         contexts: int64 [N], what each token was drawn in.
         least: a mean that is not over this by `STANDARD_ERRORS` is never an outlier.
     """
-    pairs, pair = torch.stack([index, contexts], dim=1).unique(dim=0, return_inverse=True)
+    values, place = index.unique(return_inverse=True)
+    cluster = contexts.unique(return_inverse=True)[1]
+    clusters = int(cluster.max()) + 1
+    pairs, pair = (place * clusters + cluster).unique(return_inverse=True)  # of rows of two numbers it takes 30 times as long
     of_pair = torch.zeros(len(pairs), dtype=torch.float64).scatter_add_(0, pair, size.double()) / torch.bincount(pair)
-    values, owner = pairs[:, 0].unique(return_inverse=True)
+    owner = pairs // clusters
     total = torch.zeros(len(values), dtype=torch.float64).scatter_add_(0, owner, of_pair)
     count = torch.bincount(owner, minlength=len(values))
     others = (total.sum() - total) / (count.sum() - count).clamp(min=1)
