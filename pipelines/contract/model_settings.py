@@ -74,9 +74,9 @@ class Model(Settings):
     allow_unexpected: list[str] = []
     """Names or globs of tensors in `path` that may stay unread, such as a value head."""
 
-    def compiles(self, parameters: int) -> bool:
-        """Whether, on a GPU, the blocks of a model of this size are compiled."""
-        return parameters >= COMPILED_FROM if self.compile is None else self.compile
+    def compiles(self, parameters: int, processes: int) -> bool:
+        """Whether, on a GPU, the blocks of a model of this size are compiled; they have not been tried with sharded weights."""
+        return parameters >= COMPILED_FROM and processes == 1 if self.compile is None else self.compile
 
     @model_validator(mode="after")
     def _fits(self) -> Model:

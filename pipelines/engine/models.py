@@ -358,8 +358,8 @@ def _compiling(network: PreTrainedModel, model: Model) -> PreTrainedModel:
 
     from pipelines.engine.compiled import compile_blocks
 
-    alone = os.environ.get("WORLD_SIZE", "1") == "1"  # compiled blocks have not been tried with sharded weights
-    if torch.cuda.is_available() and (alone or model.compile) and model.compiles(network.num_parameters()):
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if torch.cuda.is_available() and model.compiles(network.num_parameters(), processes):
         compile_blocks(network)
     return network
 

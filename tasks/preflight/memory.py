@@ -226,7 +226,7 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
         optimizer=8 * trained // shards,
         commit=(updated + 8) * trained // shards,
         activations=_activations(
-            shape, load, value, section, compiled=device.gpu and node.recipe.model.compiles(shape.parameters)
+            shape, load, value, section, compiled=device.gpu and node.recipe.model.compiles(shape.parameters, shards)
         ),
         logits=logits,
         packed=packed,

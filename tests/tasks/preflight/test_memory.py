@@ -106,6 +106,24 @@ def test_graphs_keep_their_buffers_while_the_policy_is_trained(tmp_path):
     assert offered.count("rlvr.cuda_graphs=false") == 1
 
 
+def test_compiled_blocks_keep_the_inputs_of_products_and_the_residuals(tmp_path):
+    """2 layers of 32 hidden, 4 heads of 8 and 64 intermediate, two bytes a number and residuals in four."""
+    on_gpu = memory.Device(gpu=True)
+
+    def kept(device, *overrides):
+        return planned(tmp_path, "sft", "model.dtype=bfloat16", *overrides, device=device).activations
+
+    wide = kept(on_gpu)
+    assert kept(memory.CPU, "model.compile=true") == wide == kept(on_gpu, "model.compile=false"), (
+        "a small model is not compiled"
+    )
+    keys = SHAPE.key_heads * SHAPE.head_size
+    inputs = 2 * SHAPE.hidden + 2 * SHAPE.heads * SHAPE.head_size + 2 * keys + 3 * SHAPE.intermediate + 64
+    assert kept(on_gpu, "model.compile=true") == 512 * SHAPE.layers * (2 * inputs + 8 * SHAPE.hidden) < wide
+    checkpointed = "sft.gradient_checkpointing=true"
+    assert kept(on_gpu, "model.compile=true", checkpointed) == kept(on_gpu, checkpointed)
+
+
 def test_keys_are_held_in_float32_on_a_cpu(tmp_path):
     sizes = {
         (dtype, gpu): planned(tmp_path, "rlvr", f"model.dtype={dtype}", device=memory.Device(gpu=gpu)).cache
