@@ -283,11 +283,10 @@ def outlier(size: Tensor, index: Tensor, contexts: Tensor, least: float) -> tupl
         least: a mean that is not over this by `STANDARD_ERRORS` is never an outlier.
     """
     values, place = index.unique(return_inverse=True)
-    cluster = contexts.unique(return_inverse=True)[1]
-    clusters = int(cluster.max()) + 1
-    pairs, pair = (place * clusters + cluster).unique(
-        return_inverse=True
-    )  # of rows of two numbers it takes 30 times as long
+    drawn_in = contexts.unique(return_inverse=True)[1]
+    clusters = int(drawn_in.max()) + 1
+    # one number for each pair: torch's unique over rows of two takes 14 times as long
+    pairs, pair = (place * clusters + drawn_in).unique(return_inverse=True)
     of_pair = torch.zeros(len(pairs), dtype=torch.float64).scatter_add_(0, pair, size.double()) / torch.bincount(pair)
     owner = pairs // clusters
     total = torch.zeros(len(values), dtype=torch.float64).scatter_add_(0, owner, of_pair)
