@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import torch
-from transformers import Cache
 
 log = logging.getLogger(__name__)
 F = TypeVar("F", bound=Callable[..., Any])
@@ -95,6 +94,8 @@ def _block_class(plain: type) -> type:
     if plain in _block_classes.values():
         return plain
     if plain not in _block_classes:
+        from transformers import Cache  # the catalogue imports this module, and transformers takes seconds
+
         config: Any = torch._dynamo.config
         config.recompile_limit = max(config.recompile_limit, VARIANTS)
         method: Any = plain.forward  # type: ignore[attr-defined]
@@ -105,7 +106,7 @@ def _block_class(plain: type) -> type:
             if not compiles(hidden_states) or not all(getattr(cache, FIXED_SHAPES, False) for cache in caches):
                 return method(self, hidden_states, *others, **named)
             for kind in map(type, caches):
-                _leave_out(kind)  # type: ignore[arg-type]
+                _leave_out(kind)
             # with a cache a block reads its own number, which is no reason to compile it again
             with config.patch(allow_unspec_int_on_nn_module=bool(caches)):
                 return compiled(self, hidden_states, *others, **named)
@@ -115,6 +116,6 @@ def _block_class(plain: type) -> type:
 
 
 @functools.cache
-def _leave_out(caches: type[Cache]) -> None:
+def _leave_out(caches: Any) -> None:
     """Keep the writing of keys and values out of what is compiled: the compiler would copy whole buffers."""
-    caches.update = torch.compiler.disable(caches.update)  # type: ignore[method-assign]
+    caches.update = torch.compiler.disable(caches.update)
