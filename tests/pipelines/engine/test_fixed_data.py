@@ -24,6 +24,7 @@ def loop(world, budget, masks, checkpoints=False):
     made.world = world
     made.policy = Policy.__new__(Policy)
     made.policy.takes_masks = made.policy.takes_prefixes = masks
+    made.policy.device = torch.device("cpu")
     made.settings = SimpleNamespace(micro_batch_tokens=budget, gradient_checkpointing=checkpoints)
     return made
 

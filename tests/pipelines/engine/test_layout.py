@@ -19,7 +19,7 @@ from pipelines.engine.layout import (
     row_ends,
     tree_layouts,
 )
-from pipelines.engine.policy import Policy
+from pipelines.engine.policy import GPU_COSTS, Policy
 
 
 def rows(draw: torch.Generator, groups: int, size: int, gaps: bool):
@@ -207,3 +207,19 @@ def test_packed_documents_do_not_see_each_other():
         if len(document) > 1:
             alone = policy.logp(torch.from_numpy(document)[None], torch.from_numpy(scored)[None]).logp[0]
             torch.testing.assert_close(value, alone.detach(), atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("answer", [2, 200])
+def test_layouts_with_masks_must_save_what_their_tokens_cost(answer):
+    """Eight answers to a prompt of 100 tokens: with few tokens each they stay together, with many they do where that costs nothing."""
+    draw = torch.Generator().manual_seed(0)
+    tokens = torch.cat([torch.arange(3, 103).expand(8, 100), torch.randint(3, 300, (8, answer), generator=draw)], 1)
+    mask = torch.arange(100 + answer).expand(8, -1) >= 100
+    every = torch.arange(8)
+
+    def masked(**costs: float) -> bool:
+        layouts = best_layouts(tokens, mask, every, 4096, allow_trees=True, allow_prefixes=True, **costs)
+        return any(layout.attention is not None for layout in layouts)
+
+    assert masked()
+    assert masked(**GPU_COSTS) == (answer == 2)
