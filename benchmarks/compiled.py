@@ -16,13 +16,11 @@ from typing import Any
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from benchmarks import sides
-from benchmarks.roofline import clock
+from benchmarks import roofline, sides
 from benchmarks.step import QWEN
 from pipelines.contract.sampling import Sampling
 from pipelines.engine import models
 from pipelines.engine.compiled import compile_blocks
-from pipelines.engine.distribution import generator
 from pipelines.engine.layout import Layout, padded_layouts
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
@@ -60,15 +58,8 @@ def decoding(model: Any, rows: int, steps: int) -> dict[str, float]:
     """Milliseconds of a decoding step, prefill left out, and seconds of the first call."""
     sampler = TorchSampler(model, stop=[], pad=0, dtype="bfloat16", fixed=True)
     prompts = [row[:PROMPT] for row in rows_of(rows, SHARING)[0].tolist()]
-
-    def draw(tokens: int) -> float:
-        began = clock()
-        sampler.extend(prompts, Sampling(max_tokens=tokens), generator(sampler.device, 0))
-        return clock() - began
-
-    first = draw(steps + 1)
-    times = [draw(steps + 1) - draw(1) for _ in range(3)]
-    return {"step_ms": min(times) / steps * 1e3, "first_s": first}
+    first = roofline.draw_seconds(sampler, prompts, steps + 1)
+    return {"step_ms": min(roofline.step_seconds(sampler, prompts, steps) for _ in range(3)) * 1e3, "first_s": first}
 
 
 def training(model: Any, count: int, answer: int, budget: int) -> dict[str, float]:
@@ -78,11 +69,11 @@ def training(model: Any, count: int, answer: int, budget: int) -> dict[str, floa
     layouts: list[Layout] = list(padded_layouts(tokens, mask, torch.arange(count), budget))
 
     def run() -> float:
-        began = clock()
+        began = roofline.clock()
         for layout in layouts:
             logp, _ = policy.score(layout, tokens.flatten()[layout.target])
             (-logp.mean()).backward()  # type: ignore[no-untyped-call]
-        return clock() - began
+        return roofline.clock() - began
 
     first = run()
     seconds = min(run() for _ in range(3))

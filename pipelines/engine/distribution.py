@@ -11,10 +11,6 @@ from torch import Tensor
 from pipelines.contract.normalised_entropy import normalised_entropy
 from pipelines.contract.sampling import AdaptiveTemperature, Sampling
 from pipelines.contract.streams import seed_of
-from pipelines.engine.compiled import fused
-
-BLOCK = 256
-"""Tokens of the vocabulary whose probabilities are summed together on a GPU."""
 
 
 def truncates(sampling: Sampling) -> bool:
@@ -111,7 +107,9 @@ class _LogProbAndEntropy(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor]:
         if logits.is_cuda:
-            log_probs, entropies, log_normaliser = _scores(logits, tokens, temperature)
+            from pipelines.engine import compiled
+
+            log_probs, entropies, log_normaliser = compiled.scores(logits, tokens, temperature)
         else:
             log_normaliser = torch.empty(len(logits), device=logits.device)
             log_probs, entropies = torch.empty_like(log_normaliser), torch.empty_like(log_normaliser)
@@ -140,7 +138,9 @@ class _LogProbAndEntropy(torch.autograd.Function):
         logits = logits.detach()
         scale = gradient / ctx.temperature
         if logits.is_cuda:
-            _write_gradient(logits, tokens, log_normaliser, scale, ctx.temperature)
+            from pipelines.engine import compiled
+
+            compiled.write_gradient(logits, tokens, log_normaliser, scale, ctx.temperature)
             return logits, None, None
         for start in range(0, len(logits), _rows_at_once(logits)):
             part = slice(start, start + _rows_at_once(logits))
@@ -149,27 +149,6 @@ class _LogProbAndEntropy(torch.autograd.Function):
             warped.scatter_add_(-1, tokens[part, None], scale[part, None])
             logits[part] = warped
         return logits, None, None
-
-
-@fused
-def _scores(logits: Tensor, tokens: Tensor, temperature: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Log-probabilities, entropies and log-normalisers, float32 [N] each; no tensor as large as the logits is written."""
-    warped = logits.float() / temperature
-    top = warped.amax(-1, keepdim=True)
-    shifted = warped - top
-    probability = shifted.exp()
-    mass = probability.sum(-1)
-    log_mass = mass.log()
-    log_probs = (logits.gather(-1, tokens[:, None]).float() / temperature - top).squeeze(-1) - log_mass
-    return log_probs, log_mass - (probability * shifted).sum(-1) / mass, top.squeeze(-1) + log_mass
-
-
-@fused
-def _write_gradient(logits: Tensor, tokens: Tensor, log_normaliser: Tensor, scale: Tensor, temperature: float) -> None:
-    """Write the gradient of the log-probabilities over the logits."""
-    probability = (logits.float() / temperature - log_normaliser[:, None]).exp()
-    chosen = torch.arange(logits.shape[-1], device=logits.device) == tokens[:, None]
-    logits.copy_((chosen.float() - probability) * scale[:, None])
 
 
 def _rows_at_once(logits: Tensor) -> int:
@@ -259,10 +238,12 @@ def pick(
 def _pick(logits: Tensor, sampling: Sampling, point: Tensor | None) -> tuple[Tensor, Tensor]:
     """`pick` of one chunk."""
     if logits.is_cuda and sampling.temperature != 0:
+        from pipelines.engine import compiled
+
         assert point is not None
         if plain(sampling):
-            return _pick_by_blocks(logits, sampling.temperature, point)
-        return _pick_by_blocks(warp(logits, sampling), 1.0, point)
+            return compiled.pick_by_blocks(logits, sampling.temperature, point)
+        return compiled.pick_by_blocks(warp(logits, sampling), 1.0, point)
     warped = warp(logits, sampling)
     if sampling.temperature == 0:
         top, token = warped.max(-1)
@@ -276,30 +257,6 @@ def _pick(logits: Tensor, sampling: Sampling, point: Tensor | None) -> tuple[Ten
     # rounding can put a point on the upper end, or a parallel sum rise where there is no chance
     token = torch.where(probability.gather(-1, token) > 0, token, best)
     return token.squeeze(-1), (shifted.gather(-1, token) - probability.sum(-1, keepdim=True).log()).squeeze(-1)
-
-
-@fused
-def _pick_by_blocks(logits: Tensor, temperature: float, point: Tensor) -> tuple[Tensor, Tensor]:
-    """`_pick` at a temperature: first the block of the vocabulary, by the sums of all blocks, then the token in it.
-
-    A GPU reads the logits twice, and writes nothing as large; running sums of the whole vocabulary would be written and read, and
-    are added up in another order each time.
-    """
-    warped = logits.float() / temperature
-    top, best = warped.max(-1, keepdim=True)
-    padded = torch.nn.functional.pad(warped - top, (0, -warped.shape[-1] % BLOCK), value=float("-inf"))
-    blocks = padded.exp().unflatten(-1, (-1, BLOCK))  # [B, V / BLOCK, BLOCK]
-    upper = blocks.sum(-1).cumsum(-1)
-    total = upper[:, -1:]
-    target = point * total
-    block = torch.searchsorted(upper, target, right=True).clamp(max=upper.shape[-1] - 1)  # [B, 1]
-    before = torch.where(block > 0, upper.gather(-1, (block - 1).clamp(min=0)), 0.0)
-    place = block * BLOCK + torch.arange(BLOCK, device=logits.device)  # [B, BLOCK]
-    inside = padded.gather(-1, place).exp().cumsum(-1) + before
-    place_inside = torch.searchsorted(inside, target, right=True).clamp(max=BLOCK - 1)
-    token = (block * BLOCK + place_inside).clamp(max=warped.shape[-1] - 1)
-    token = torch.where((warped.gather(-1, token) - top).exp() > 0, token, best)  # as in `_pick`
-    return token.squeeze(-1), (warped.gather(-1, token) - top - total.log()).squeeze(-1)
 
 
 def stream_points(streams: Tensor, first: Tensor, count: int) -> Tensor:

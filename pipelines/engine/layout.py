@@ -190,6 +190,7 @@ def prefix_layouts(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> I
 
 
 def _prefix_passes(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> Iterator[_PrefixPass]:
+    """Which rows each of `prefix_layouts` holds."""
     first, read = mask.long().argmax(1).tolist(), (row_ends(mask) - 1).tolist()
     groups: dict[tuple[int, ...], list[int]] = {}
     for row in rows.tolist():

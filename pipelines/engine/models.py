@@ -356,10 +356,10 @@ def _compiling(network: PreTrainedModel, model: Model) -> PreTrainedModel:
     """The network, its blocks compiled where the recipe says so, or says nothing and it pays."""
     import torch
 
-    from pipelines.engine.compiled import compile_blocks
-
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if torch.cuda.is_available() and model.compiles(network.num_parameters(), processes):
+        from pipelines.engine.compiled import compile_blocks
+
         compile_blocks(network)
     return network
 

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
-from pipelines.engine import compiled, distribution, models
+from pipelines.engine import distribution, models
 from pipelines.engine.guided import Guided
 from pipelines.engine.layout import Layout, Prefix
 from pipelines.engine.masks import MaskForm
@@ -237,7 +237,7 @@ class Policy:
         was_training = self.model.training
         self.model.eval()
         flash = "flash" in str(self.config._attn_implementation)  # it takes no float32
-        with compiled.as_it_is(), autocast(self.dtype if flash else "float32", self.device):
+        with autocast(self.dtype if flash else "float32", self.device):
             hidden = self.decoder(input_ids=tokens, use_cache=False).last_hidden_state
             computed, expected = self.logits(hidden), self.causal(input_ids=tokens, use_cache=False).logits
         self.model.train(was_training)

@@ -321,16 +321,16 @@ def _activations(shape: Shape, load: Load, value: int, section: Planned, compile
     if isinstance(section, Sample):
         return load.tokens * value * 4 * (shape.hidden + shape.intermediate)
     queries = shape.heads * shape.head_size
-    layer = 8 * shape.hidden + 6 * queries + 4 * shape.intermediate + load.width
+    keys = shape.key_heads * shape.head_size
+    layer, residuals = 8 * shape.hidden + 6 * queries + 4 * shape.intermediate, 0
+    if compiled and not section.gradient_checkpointing:
+        layer, residuals = 2 * (shape.hidden + queries + keys) + 3 * shape.intermediate, 2 * 4 * shape.hidden
+    layer += load.width
     if section.lora is not None:
-        layer += 2 * queries + 2 * shape.key_heads * shape.head_size + 2 * shape.hidden + 2 * shape.intermediate
+        layer += 2 * queries + 2 * keys + 2 * shape.hidden + 2 * shape.intermediate
     if section.gradient_checkpointing:
         return load.tokens * value * (shape.layers * shape.hidden + layer)
-    if compiled:
-        keys = shape.key_heads * shape.head_size
-        layer += 2 * keys - 6 * shape.hidden - 4 * queries - shape.intermediate
-        return load.tokens * shape.layers * (value * layer + 2 * 4 * shape.hidden)
-    return load.tokens * value * shape.layers * layer
+    return load.tokens * shape.layers * (value * layer + residuals)
 
 
 def least(needs: Needs, shape: Shape) -> int:
