@@ -20,7 +20,7 @@ from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.base.files import digest, read_object, write_atomic
 from pipelines.base.secrets import redact
 from pipelines.recipe.read import SECTIONS, Recipe, read_recipe
-from pipelines.recipe.stage_kind import DATA, MODEL, SCORES, kind_named
+from pipelines.recipe.stage_kind import DATA, MODEL, SCORES, kind_named, kind_of_run
 from tasks.environment import Unreachable, home, tracking_uri
 from tasks.planning import Planned
 from tasks.stages import StageResult, checkpoints_read, experiment_name, fetch_inputs, inputs_of, plan, training_data
@@ -363,5 +363,9 @@ class Pipeline:
 
 def model_folder(results: dict[str, StageResult]) -> Path | None:
     """Where the newest trained checkpoint of the run lies."""
-    models = [r.artifact.path / "model" for r in results.values() if kind_named(r.artifact.stage).makes == MODEL]
+    models = [
+        r.artifact.path / "model"
+        for r in results.values()
+        if kind_of_run(r.artifact.stage, r.artifact.makes).makes == MODEL
+    ]
     return models[-1] if models else None

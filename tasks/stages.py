@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from evaluation import plots
+from pipelines.base import plugins
 from pipelines.base.files import REPORT, read_json, read_object, write_atomic
 from pipelines.base.secrets import redact
 from pipelines.recipe import references
 from pipelines.recipe.read import Recipe
-from pipelines.recipe.stage_kind import BASE, DATA, MODEL, Node
+from pipelines.recipe.stage_kind import BASE, DATA, MODEL, Node, brought_by
 from pipelines.stage.report import HANDED_ON, PROGRESS, SPOOL, VISIBLE, lines_of
 from tasks import achieved, keys, planning, process
 from tasks import prestart as ahead
@@ -53,7 +54,7 @@ class StageResult:
     def summary(self) -> dict[str, Any]:
         """The stage's entry in the summary file."""
         outcome = achieved.of_artifact(self.artifact.stage, self.artifact.path)
-        optional = {"alarms": self.artifact.alarms, "achieved": outcome}
+        optional = {"alarms": self.artifact.alarms, "achieved": outcome, "makes": self.artifact.makes}
         return {name: value for name, value in optional.items() if value} | {
             "status": self.status,
             "kind": self.artifact.stage,
@@ -250,7 +251,7 @@ def _run(
         "run_id": tracker.run_id,
         "pipeline_run": parent,
         "alarms": alarms.alarms_of(work / SPOOL),
-    }
+    } | ({"makes": node.kind.makes} if brought_by(kind) else {})
     upload = {"stage": kind, "name": stage, "key": key, "parent": parent, "about": about, "time": measured}
     upload |= _upload(node, done, _steps(work, metrics)) | {"tags": {"whetstone.achieved": outcome} if outcome else {}}
     outbox.note(work, upload)
@@ -369,7 +370,7 @@ def job_of(node: Node, done: dict[str, Artifact]) -> dict[str, Any]:
         "threads": recipe.threads,
         "sandbox": recipe.sandbox,
         "plugins": [
-            *(str(Path(name).expanduser().resolve()) if name.endswith(".py") else name for name in recipe.plugins),
+            *(str(Path(name).expanduser().resolve()) if plugins.is_file(name) else name for name in recipe.plugins),
             *references.of(recipe.nodes()),
         ],
         "computes": keys.node_reads(recipe, node.name).computes,

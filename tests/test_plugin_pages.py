@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import doctest
 import json
+import os
 import re
+import subprocess
 import sys
 
+import databases
 import pytest
 import toys
 
+from flows.cli import check_methods
 from pipelines.base import plugins
 from pipelines.contract import catalogue
+from pipelines.recipe import json_schema
 from pipelines.recipe.read import read_recipe
 from tasks import keys
 from tasks.preflight import check
+from tasks.stages import plan
 
 PAGE = (toys.ROOT / "docs" / "plugins.md").read_text()
 FILES = {match[1]: match[2] for match in re.finditer(r"^```python\n# (\w+\.py)\n(.*?)^```$", PAGE, re.M | re.S)}
@@ -58,8 +64,87 @@ def episodes(folder):
     )
 
 
-def test_there_are_two_files():
-    assert FILES.keys() == {"my_method.py", "my_environment.py"}
+def test_there_are_three_files():
+    assert FILES.keys() == {"my_method.py", "my_environment.py", "my_stages.py"}
+
+
+def stages(folder, name="my_stages.yaml"):
+    """The page's recipe of its kinds of stages."""
+    (folder / name).write_text(re.search(r"^```yaml\n# my_stages\.yaml\n(.*?)^```$", PAGE, re.M | re.S)[1])
+    return folder / name
+
+
+def test_kinds_of_stages_are_known_wherever_the_core_s_are(written, home):
+    recipe = read_recipe(stages(written))
+    assert recipe.node("short").settings.most == 15 and recipe.node("more").parents == ["cold"]
+    assert [each.action for each in plan(recipe)] == ["run"] * 5
+    parts = keys.key_parts(recipe, "more", {"data": "d", "model": "m"})
+    assert parts["chosen"]["answers"] == {"steps": 20, "max_length": 64, "optimizer": {"learning_rate": 0.001}}
+    assert {"plugin/my_stages.py"} == parts["files"].keys() and "pipelines.engine.loop" in parts["source"]
+
+
+@pytest.mark.slow
+def test_checks_and_editors_know_kinds_of_stages(written, home):
+    recipe = read_recipe(stages(written))
+    assert check.examine(recipe, recipe.stage_names()) == []
+    schema = json_schema.recipe_schema()["$defs"]["stage.filter_long"]
+    assert schema["properties"]["most"]["description"].startswith("Characters of a prompt")
+    assert schema["properties"]["data"]["description"] == "The stage whose data it reads."
+    assert check_methods.check("my_stages.py") == 0
+
+
+def test_a_kind_s_code_and_what_it_imports_are_in_the_key(written):
+    path = stages(written)
+
+    def key(*overrides, stage="short"):
+        return keys.stage_key(keys.key_parts(read_recipe(path, list(overrides)), stage, {"data": "d"}))
+
+    before, of_core = key(), key(stage="cold")
+    assert key("short.most=16") != before and key("short.most=15") == before
+    text = FILES["my_stages.py"]
+    for changed, equal in (
+        (text + "\n# a comment\n", True),
+        (text.replace("<= settings.most", "< settings.most"), False),
+        (text.replace("import random\n", "import random\nimport my_words\n"), False),
+    ):
+        assert changed != text
+        (written / "my_words.py").write_text("COUNT = 1\n")
+        (written / "my_stages.py").write_text(changed)
+        assert (key() == before) is equal
+        assert key(stage="cold") == of_core, "a kind of the core does not read it"
+    with_import = key()
+    (written / "my_words.py").write_text("COUNT = 2\n")
+    assert key() != with_import
+
+
+@pytest.mark.slow
+def test_the_recipe_of_kinds_runs_in_an_empty_folder(tmp_path):
+    """As a person types it; what is done again, and by commands in a folder without the file."""
+    home, project, elsewhere = tmp_path / "home", tmp_path / "project", tmp_path / "elsewhere"
+    databases.prepare(home)
+    project.mkdir()
+    elsewhere.mkdir()
+    stages(project)
+    (project / "my_stages.py").write_text(FILES["my_stages.py"])
+    kept = {k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME")}
+    environment = kept | {"PYTHONPATH": toys.python_path(), "WHETSTONE_HOME": str(home), "OMP_NUM_THREADS": "1"}
+
+    def whetstone(*arguments, folder=project):
+        command = [sys.executable, "-m", "flows.cli.main", *arguments]
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, timeout=500)
+        assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
+        return done.stdout
+
+    whetstone("run", "my_stages.yaml")
+    (run,) = json.loads(whetstone("runs", "--json"))
+    (filtered,) = home.glob("runs/filter_long-*")
+    assert json.loads((filtered / "manifest.json").read_text())["makes"] == "data"
+    whetstone("report", run["run_id"], folder=elsewhere)
+    told = whetstone("lineage", run["run_id"], folder=elsewhere)
+    assert filtered.name in told and "answers-" in told and "curate-" in told
+    again = whetstone("rerun", run["run_id"], "--set", "more.rows_per_step=4")
+    assert re.search(r"cold .*reused", again), again
+    assert len([*home.glob("runs/answers-*")]) == 2 and len([*home.glob("runs/filter_long-*")]) == 1
 
 
 @pytest.mark.parametrize("build", [answers, episodes])

@@ -15,6 +15,7 @@ from pipelines.base.errors import UserError, did_you_mean
 from pipelines.laws import Outcome, attempt, name_of
 from pipelines.laws import environments as of_environments
 from pipelines.laws import methods as of_methods
+from pipelines.laws import stage_kinds as of_stage_kinds
 from pipelines.laws import verifiers as of_verifiers
 
 MARKS = {"holds": "ok", "broken": "BROKEN", "not applicable": "-"}
@@ -65,6 +66,8 @@ def _attempts(slot: str, name: str, settings: Mapping[str, Any], without: Sequen
         return attempt([law for law in of_environments.LAWS if name_of(law) not in without], name)
     if slot == verifiers.SLOT:
         return attempt([law for law in of_verifiers.LAWS if name_of(law) not in without], name)
+    if slot == plugins.STAGES:
+        return attempt([law for law in of_stage_kinds.LAWS if name_of(law) not in without], name)
     laws = [law for law in of_methods.laws_of(slot) if name_of(law) not in without]
     return attempt(laws, of_methods.Subject(slot, name, settings))
 
@@ -92,7 +95,12 @@ def _brought(named: str) -> list[tuple[str, str]]:
 
 
 def _known(without: Sequence[str]) -> None:
-    tables: list[Sequence[Any]] = [*of_methods.LAWS.values(), of_environments.LAWS, of_verifiers.LAWS]
+    tables: list[Sequence[Any]] = [
+        *of_methods.LAWS.values(),
+        of_environments.LAWS,
+        of_verifiers.LAWS,
+        of_stage_kinds.LAWS,
+    ]
     every = {name_of(law) for laws in tables for law in laws}
     for law in without:
         if law not in every:

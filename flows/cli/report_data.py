@@ -9,7 +9,7 @@ from typing import Any
 
 from flows.progress import Status
 from pipelines.base.errors import UserError
-from pipelines.recipe.stage_kind import SCORES, Kind, kind_named
+from pipelines.recipe.stage_kind import SCORES, Kind, kind_of_run
 from tasks import brought, environment
 from tasks.store import artifacts
 from tasks.tracking import benchmarks, lookup, rollouts
@@ -95,7 +95,7 @@ def run_of(prefix: str) -> dict[str, Any]:
 
 def kind_of(about: dict[str, Any]) -> Kind:
     """The kind of a stage of a run's summary."""
-    return kind_named(about["kind"])
+    return kind_of_run(about["kind"], about.get("makes", ""))
 
 
 def last_flips(stages: dict[str, Any]) -> list[Flips]:

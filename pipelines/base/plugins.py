@@ -5,10 +5,10 @@ A plug-in is a module with a table
     PARTS = {"rlvr.advantage": {"my_advantage": my_advantage}, "rlvr.reward": {"my_reward": "my_package.reward:MyReward"}}
 
 of slot → name → the method itself, or where to import it from; under `environments` and `verifiers`, name → a module (a verifier
-may bring `EXAMPLES`, rows that it is tested on before a run). The module in which a method is defined may bring columns (`COLUMNS`,
-name → `Column`). A package registers its module under the entry point group `whetstone.plugins`; a single file or an importable
-module is named by a recipe (`plugins: [my_method.py]`). The project's own `pipelines.papers` is such a plug-in, and nothing else in
-the project imports it.
+may bring `EXAMPLES`, rows that it is tested on before a run); under `stages`, name → a kind of stage
+(`pipelines.recipe.stage_kind`). The module in which a method is defined may bring columns (`COLUMNS`, name → `Column`). A package
+registers its module under the entry point group `whetstone.plugins`; a single file or an importable module is named by a recipe
+(`plugins: [my_method.py]`). The project's own `pipelines.papers` is such a plug-in, and nothing else in the project imports it.
 
 A recipe may also say where a single part is, in place of its name (`advantage: ./my_method.py:half`); its reader then names the plug-in
 `rlvr.advantage=./my_method.py:half` (`pipelines/recipe/references.py`), which needs no table.
@@ -34,8 +34,10 @@ from pipelines.base.project import ROOT
 from pipelines.base.user_modules import NameTaken, import_named, raised_at, search_working_folder
 
 GROUP = "whetstone.plugins"
-WITHOUT_CARD = ("environments", "verifiers", "curate.self_supervised")
-"""Slots whose parts are no methods: modules, and functions that make problems of texts."""
+STAGES = "stages"
+"""The slot of kinds of stages; the core's are packages, which `pipelines.recipe.stage_kind` finds."""
+WITHOUT_CARD = ("environments", "verifiers", "curate.self_supervised", STAGES)
+"""Slots whose parts are no methods: modules, functions that make problems of texts, and kinds of stages."""
 MODULES = {"environments": "World", "verifiers": "verify"}
 """Slots whose parts are modules → what such a module defines."""
 REFERENCE = re.compile(r"(?P<where>[^=:]+\.py|[A-Za-z_][\w.]*(?=:))(:(?P<attribute>[A-Za-z_]\w*))?")
@@ -55,6 +57,15 @@ def is_reference(name: str) -> bool:
     [False, True, True, True, False, False]
     """
     return REFERENCE.fullmatch(name) is not None
+
+
+def is_file(plugin: str) -> bool:
+    """Whether a plug-in is named by its file, and not as a module or `SLOT=REFERENCE`.
+
+    >>> [is_file(name) for name in ("my.py", "my_package.methods", "stages=my.py")]
+    [True, False, False]
+    """
+    return plugin.endswith(".py") and "=" not in plugin
 
 
 @dataclass(frozen=True)
@@ -138,7 +149,7 @@ def origins() -> dict[str, dict[str, Origin]]:
         slot, equals, reference = plugin.partition("=")
         if equals:  # all is known of it: it clashes with nothing, as no name of a method is a reference
             part = _referenced(module, slot, reference)
-            table.setdefault(slot, {})[reference] = _origin(_where(plugin), module, part, distribution)
+            table.setdefault(slot, {})[reference] = _origin(_where(plugin), module, part, distribution, reference)
             continue
         for slot, methods in _table(module, plugin).items():
             for name, target in methods.items():
@@ -151,7 +162,7 @@ def origins() -> dict[str, dict[str, Origin]]:
                 if name in table.setdefault(slot, {}):
                     other = table[slot][name].plugin
                     raise UserError("plugins", f"{plugin} and {other} both bring {slot}: {name}", "Rename one of them.")
-                table[slot][name] = _origin(plugin, module, target, distribution)
+                table[slot][name] = _origin(plugin, module, target, distribution, name)
     return table
 
 
@@ -172,13 +183,13 @@ def _modules() -> list[tuple[str, ModuleType, str]]:
     return modules + [(name, module, "") for name, module in _named.items()]
 
 
-def _origin(plugin: str, module: ModuleType, target: Any, distribution: str) -> Origin:
+def _origin(plugin: str, module: ModuleType, target: Any, distribution: str, name: str) -> Origin:
     if isinstance(target, str):
         where, _, attribute = target.partition(":")
         return Origin(plugin, where, attribute, None, distribution)
     if isinstance(target, ModuleType):
         return Origin(plugin, target.__name__, "", None, distribution)
-    return Origin(plugin, module.__name__, target.__name__, target, distribution)
+    return Origin(plugin, module.__name__, getattr(target, "__name__", name), target, distribution)
 
 
 def _table(module: ModuleType, plugin: str) -> Mapping[str, Mapping[str, Any]]:
@@ -214,16 +225,21 @@ def _referenced(module: ModuleType, slot: str, reference: str) -> Any:
         if not hasattr(module, attribute):
             raise UserError("plugins", f"{where} has no {attribute}", did_you_mean(attribute, _public(module)))
         return getattr(module, attribute)
-    methods = [name for name in _public(module) if hasattr(getattr(module, name), "card")]
-    if len(methods) != 1:
+    what, mark, first = (
+        ("kinds of stages", "ports", "Set KIND to an instance of Kind")
+        if slot == STAGES
+        else ("methods", "card", "Decorate it with @method")
+    )
+    parts = [name for name in _public(module) if hasattr(getattr(module, name), mark)]
+    if slot == STAGES:  # instances, not their classes
+        parts = [name for name in parts if not isinstance(getattr(module, name), type)]
+    if len(parts) != 1:
         raise UserError(
             "plugins",
-            f"{where} has {len(methods)} methods" + (f": {', '.join(methods)}" if methods else ""),
-            f"Say which one, such as {where}:{methods[0]}."
-            if methods
-            else "Decorate it with @method (docs/plugins.md).",
+            f"{where} has {len(parts)} {what}" + (f": {', '.join(parts)}" if parts else ""),
+            f"Say which one, such as {where}:{parts[0]}." if parts else f"{first} (docs/plugins.md).",
         )
-    return getattr(module, methods[0])
+    return getattr(module, parts[0])
 
 
 def _public(module: ModuleType) -> list[str]:

@@ -46,17 +46,29 @@ def raised_at(error: BaseException, function: Callable[..., Any] | None = None) 
         return f"{error.filename}:{error.lineno}"
     code = getattr(inspect.unwrap(function), "__code__", None) if function is not None else None
     own = code.co_filename if code is not None else None
+    if place := users_line(error, own):
+        return place
+    if code is not None:
+        return f"{own}:{code.co_firstlineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+
+
+def users_line(error: BaseException, own: str | None = None) -> str:
+    """`file:line` of the last frame of an exception that is neither a library's nor the project's; empty where there is none.
+
+    Args:
+        own: a file that counts as the user's wherever it is.
+    """
     paths = sysconfig.get_paths()
     root = Path(__file__).resolve().parents[2]
     others = [paths[name] for name in ("stdlib", "platstdlib", "purelib", "platlib")] + [root / p for p in PACKAGES]
-    frames = traceback.extract_tb(error.__traceback__)
-    for frame in reversed(frames):
+    others.append(root / "whetstone_launcher.py")
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
         file = frame.filename
         if file == own or not (file.startswith("<") or any(Path(file).is_relative_to(other) for other in others)):
             return f"{file}:{frame.lineno}"
-    if code is not None:
-        return f"{own}:{code.co_firstlineno}"
-    return f"{frames[-1].filename}:{frames[-1].lineno}" if frames else ""
+    return ""
 
 
 def is_there(name: str) -> bool:

@@ -21,7 +21,6 @@ from pipelines.curate.formats import Row
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
 from pipelines.curate.values import RowError
-from pipelines.curate.writer import Writer
 from pipelines.data import chat, pairs
 from pipelines.data import samples as sampled
 from pipelines.data.control import rendered_mark
@@ -30,6 +29,7 @@ from pipelines.data.pairs import PARTS, REJECTED_PROMPT
 from pipelines.data.records import RAW_TEXT, Message, Problem
 from pipelines.data.steps import STEPS
 from pipelines.data.template import PLAIN_TEMPLATE, TOOLS_TEMPLATE
+from pipelines.data.writer import Writer
 from pipelines.engine import models
 from pipelines.recipe.settings import Curate, Source
 from pipelines.stage.report import Report

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from pipelines.base.errors import DataError, did_you_mean
-from pipelines.base.files import read_json
+from pipelines.base.files import read_json, write_atomic
 from pipelines.data.records import Problem
 
 SCHEMA = ("uid", "prompt", "answer", "verifier", "source", "licence", "info")
+BATCH_ROWS = 10_000
 _info_to_json = json.JSONEncoder(default=str).encode  # `json.dumps` makes an encoder for each row
 
 
@@ -28,7 +30,7 @@ def from_row(row: dict[str, Any]) -> Problem:
     )
 
 
-def iter_problems(path: Path, batch_rows: int = 10_000) -> Iterator[Problem]:
+def iter_problems(path: Path, batch_rows: int = BATCH_ROWS) -> Iterator[Problem]:
     """Records of one Parquet file, in order, a batch in memory at a time."""
     import pyarrow.parquet as pq
 
@@ -63,6 +65,37 @@ def read_split(data: Path, split: str, *, raw_texts: bool = False) -> list[Probl
             fix="Send them to a split of their own: curate.sources.N.splits.",
         )
     return problems
+
+
+def derive(data: Path, out: Path, splits: Mapping[str, Iterable[Problem]]) -> dict[str, int]:
+    """Write a data folder of records that come from another one: with its tokenizer and template, and with splits of its own.
+
+    Args:
+        data: the folder that they come from.
+        out: the new one.
+        splits: name → its records.
+
+    Returns:
+        split → how many it has.
+
+    Raises:
+        DataError: none is left in any split.
+    """
+    from pipelines.data.writer import Writer
+
+    counts: dict[str, int] = {}
+    for name, problems in splits.items():
+        writer = Writer(out / f"{name}.parquet", BATCH_ROWS)
+        for problem in problems:
+            writer.add(problem)
+        writer.close()
+        counts[name] = writer.count
+    if not any(counts.values()):
+        raise DataError("no record is left in any split.")
+    if (data / "tokenizer").is_dir():
+        shutil.copytree(data / "tokenizer", out / "tokenizer", dirs_exist_ok=True)
+    write_atomic(out / "data.json", json.dumps(about(data) | {"splits": counts}, indent=1, sort_keys=True))
+    return counts
 
 
 def about(data: Path) -> dict[str, Any]:

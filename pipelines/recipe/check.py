@@ -18,7 +18,7 @@ from pipelines.recipe.corrected import check_staleness, check_window
 from pipelines.recipe.model_path import ADAPTER_CONFIG, CLASSIFIER, architecture_of, gguf_of
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.slots import bind_providers, bind_slots, bound_list, column_options, learning
-from pipelines.recipe.stage_kind import Node
+from pipelines.recipe.stage_kind import Node, in_its_code
 
 OF_CHOSEN_TOKENS = ("step_potential", "token_reward")
 """Columns that a reward makes of the tokens which the policy chose."""
@@ -42,7 +42,8 @@ def check_stage(node: Node) -> None:
         RecipeError: the reason and the fix.
     """
     try:
-        node.kind.check(node)
+        with in_its_code(node.kind):
+            node.kind.check(node)
     except RecipeError as error:
         raise error.moved(node.kind.name, node.name) from None
 

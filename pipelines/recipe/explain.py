@@ -9,7 +9,7 @@ from pydantic import BaseModel, ValidationError
 from pipelines.base.errors import Problem, RecipeError, did_you_mean
 from pipelines.base.secrets import redact
 from pipelines.contract.fields import message, place
-from pipelines.recipe.stage_kind import stage_kinds
+from pipelines.recipe.stage_kind import defined_at, stage_kinds
 
 OTHER_NAMES = {
     "lr": "learning_rate", "warmup_steps": "warmup", "warmup_ratio": "warmup", "warmup_share": "warmup", "lr_scheduler_type": "schedule",
@@ -74,7 +74,7 @@ def explain(error: ValidationError, body: dict[str, Any], model: type[BaseModel]
         shown_loc = loc[1:] if stage else [*([prefix] if prefix else []), *loc]
         where, value, fix = cut(".".join(shown_loc)) or "recipe", entry.get("input"), ""
         if entry["type"] == "extra_forbidden":
-            text, fix = "no such field", _hint(loc, shown_loc, body, model)
+            text, fix = f"no such field{_defined(loc, body)}", _hint(loc, shown_loc, body, model)
         elif entry["type"] == "missing":
             text = "this field is required."
         elif entry["type"] in ("model_type", "dict_type"):
@@ -104,6 +104,15 @@ def _hint(loc: list[str], shown_loc: list[str], body: dict[str, Any], model: typ
         return f"It is {above + '.' if above else ''}{sections[0]}.{own_name}."
     advice = [text for field, text in ADVICE.get(name.casefold(), ()) if field in known]
     return advice[0] if advice else did_you_mean(name, known)
+
+
+def _defined(loc: list[str], body: dict[str, Any]) -> str:
+    """Where the fields of a named stage are defined, if a plug-in does that."""
+    if loc[:1] != ["stages"] or len(loc) < 3:
+        return ""
+    kind = stage_kinds()[body["stages"][loc[1]]["kind"]]
+    place = defined_at(kind)
+    return f" in {kind.name} ({place})" if place else ""
 
 
 def _sections(loc: list[str], body: dict[str, Any], model: type[BaseModel]) -> dict[str, list[str]]:

@@ -106,7 +106,7 @@ def recipe_schema() -> JsonObject:
     definitions |= _names()
     for name, kind in kinds.items():
         definitions[f"stage.{name}"] = _stage(definitions[of_class[kind.settings]], kind.ports, name)
-    definitions["stage"] = _by_kind({name: f"stage.{name}" for name in kinds}, sorted(kinds))
+    definitions["stage"] = _one_of({name: f"stage.{name}" for name in sorted(kinds)})["anyOf"][1]
     definitions |= _known(kinds)
     definitions["preset"] = _preset(definitions[of_class[Rlvr]])
     recipe = definitions.pop(of_class[Recipe])
@@ -195,7 +195,7 @@ def _slot(slot: str) -> dict[str, JsonObject]:
 def _one_of(definitions: dict[str, str]) -> JsonObject:
     """A method by its name, or as a section with its settings."""
     named = {"anyOf": [{"enum": list(definitions)}, {"type": "string"}]}
-    section = _by_kind(definitions, None)
+    section = _by_kind(definitions)
     section["properties"]["kind"] = named
     return {"anyOf": [named, section]}
 
@@ -221,12 +221,12 @@ def _properties(cls: type[BaseModel]) -> JsonObject:
     return _inlined(schema["properties"], schema.get("$defs", {}))
 
 
-def _by_kind(definitions: dict[str, str], kinds: list[str] | None) -> JsonObject:
+def _by_kind(definitions: dict[str, str]) -> JsonObject:
     """A section whose other fields its `kind` decides on."""
     return {
         "type": "object",
         "required": ["kind"],
-        "properties": {"kind": {"enum": kinds} if kinds else {"type": "string"}},
+        "properties": {"kind": {"type": "string"}},
         "allOf": [
             {"if": {"properties": {"kind": {"const": kind}}, "required": ["kind"]}, "then": _ref(definition)}
             for kind, definition in definitions.items()
@@ -309,7 +309,8 @@ def _known(kinds: dict[str, Any]) -> dict[str, JsonObject]:
             played = {"properties": {"task": _ref("name.environment")}}
             fields["tasks"] = {"items": {"properties": {"environment": played}}}
         definitions[f"known.{name}"] = {"properties": fields}
-    stages = [{"if": _is("kind", name), "then": _ref(f"known.{name}")} for name in kinds]
+    stages: list[JsonObject] = [{"if": _is("kind", name), "then": _ref(f"known.{name}")} for name in kinds]
+    stages.append({"properties": {"kind": _choice(sorted(kinds))}})
     sections = {name: _ref(f"known.{name}") for name in kinds if name in Recipe.model_fields}
     definitions["known.recipe"] = {"properties": {**sections, "stages": {"additionalProperties": {"allOf": stages}}}}
     return definitions

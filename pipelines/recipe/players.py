@@ -6,14 +6,14 @@ from pipelines import environments
 from pipelines.base.errors import RecipeError
 from pipelines.recipe.settings import Task
 from pipelines.recipe.slots import bind_slots, bound_list
-from pipelines.recipe.source import Source
+from pipelines.recipe.source import Source, sources_of
 from pipelines.recipe.stage_kind import DATA, Node
 
 
 def _sources(node: Node, split: str | None) -> list[Source]:
     """Those that may fill a split of the data upstream of a stage."""
     data = [other for other in node.ancestors() if other.kind.makes == DATA]
-    sources = [source for other in data for source in getattr(other.settings, "sources", [])]
+    sources = [source for other in data for source in sources_of(other.settings)]
     return [source for source in sources if split is None or source.splits is None or split in source.splits]
 
 

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipelines.contract.provenance import Provenance
+from pipelines.recipe.source import Source, sources_of
 
 if TYPE_CHECKING:
-    from pipelines.recipe.source import Source
     from pipelines.recipe.stage_kind import Node
 
 SCORE = "score"
@@ -30,7 +30,7 @@ def of_labels(node: Node, made_from: str) -> Provenance:
 def _sources(node: Node) -> Iterator[Source]:
     """Those whose records go to the split that the stage learns from."""
     for name in node.named("data"):
-        for source in getattr(node.recipe.node(name).settings, "sources", ()):
+        for source in sources_of(node.recipe.node(name).settings):
             if source.splits is None or node.settings.split in source.splits:
                 yield source
 

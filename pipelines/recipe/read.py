@@ -208,12 +208,15 @@ def _read_named(
     body: dict[str, Any], named: dict[str, dict[str, Any]], preset: dict[str, Any], changes: list[str]
 ) -> None:
     """Presets, overrides and rounds of named stages, in place."""
+    body["plugins"] = _plugins(body)
+    references.activate_kinds(named, body["plugins"])
     for name, fields in named.items():
         kind = stage_kinds().get(str(fields.get("kind")))
         if kind is not None and kind.methods:
             named[name] = {**preset, **fields}
     for change in changes:
         _override_named(body, named, change)
+    references.activate_kinds(named, body["plugins"])
     named = {name: fields for name, fields in named.items() if fields is not None}
     body["stages"] = unrolled(named, body["repeat"]) if body.get("repeat") is not None else named
     body.pop("repeat", None)

@@ -11,7 +11,7 @@ from typing import Any
 from pipelines.base import plugins
 from pipelines.base.errors import UserError
 from pipelines.recipe.slots import SLOTS
-from pipelines.recipe.stage_kind import Node, stage_kinds
+from pipelines.recipe.stage_kind import Node, kind_of, stage_kinds
 
 ANYWHERE = {"verifier": "verifiers", "self_supervised": "curate.self_supervised"}
 """Fields that name a part wherever they stand in a stage's section → slot."""
@@ -31,6 +31,30 @@ def activate(sections: Mapping[str, tuple[str, Any]]) -> None:
             plugins.activate([plugin])
         except UserError as error:
             raise error.moved("plugins", field) from error
+
+
+def activate_kinds(stages: Mapping[str, Any], named: list[str]) -> None:
+    """Load the kinds of stages that a recipe names by file or module, and put their own names in place of that.
+
+    Args:
+        stages: name → fields, as the recipe has them; changed in place.
+        named: the recipe's plug-ins, which those kinds join.
+
+    Raises:
+        UserError: names the field; the file or module is not there, fails when it is imported, or has no such kind.
+    """
+    for name, fields in stages.items():
+        kind = fields.get("kind") if isinstance(fields, dict) else None
+        if not isinstance(kind, str) or not plugins.is_reference(kind):
+            continue
+        plugin = f"{plugins.STAGES}={kind}"
+        try:
+            plugins.activate([plugin])
+            fields["kind"] = kind_of(kind, plugins.origins()[plugins.STAGES][kind]).name
+            stage_kinds()
+        except UserError as error:
+            raise error.moved("plugins", f"{name}.kind") from error
+        named += [plugin] if plugin not in named else []
 
 
 def of(nodes: Iterable[Node]) -> list[str]:

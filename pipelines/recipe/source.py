@@ -168,3 +168,9 @@ class Source(Settings):
         if self.prompt_template is not None and (fault := _template_fault(self.prompt_template)):
             raise ValueError(f"prompt_template: {fault}")
         return self
+
+
+def sources_of(settings: Any) -> list[Source]:
+    """The sources in a stage's settings; empty where it has none, and where a kind of a plug-in means something else by the name."""
+    listed = getattr(settings, "sources", None)
+    return [each for each in listed if isinstance(each, Source)] if isinstance(listed, list) else []

@@ -10,6 +10,7 @@ from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.contract.catalogue import origin
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.slots import MONITORS
+from pipelines.recipe.source import sources_of
 from pipelines.recipe.stage_kind import DATA, PAIRED, SAMPLES, ModelFiles, Place
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def verifiers_used(node: Node) -> frozenset[str] | None:
 
     data = [node, *node.ancestors()]
     used = set(_named_verifiers(node.settings.model_dump()))
-    for source in (source for each in data for source in getattr(each.settings, "sources", ())):
+    for source in (source for each in data for source in sources_of(each.settings)):
         if source.kind == "stage":
             continue
         if source.kind == "reasoning_gym":
@@ -108,7 +109,7 @@ def environment_settings(node: Node) -> list[dict[str, Any]]:
 def data_sources(node: Node) -> Iterator[tuple[str, int, Source]]:
     """(stage of data, number, source) of everything that the stage's data come from directly."""
     for name in node.named("data"):
-        for number, source in enumerate(getattr(node.recipe.node(name).settings, "sources", ())):
+        for number, source in enumerate(sources_of(node.recipe.node(name).settings)):
             yield name, number, source
 
 
@@ -169,7 +170,7 @@ def check_split(node: Node, field_name: str, split: str | None) -> None:
     """
     for name in node.named("data"):
         known = getattr(node.recipe.node(name).settings, "splits", None)
-        if split is not None and known is not None and split not in known:
+        if split is not None and isinstance(known, dict) and split not in known:
             raise RecipeError(field_name, f"{name} makes no split called {split!r}", did_you_mean(split, known))
 
 

@@ -1,24 +1,33 @@
 """What a kind of stage is: its settings, what it takes and makes, and what it reads. A kind is a package with a `kind.py`.
 
 A package `pipelines/NAME` (or one beside it, such as `evaluation`) whose `kind.py` sets `KIND` to an instance of `Kind` adds a
-kind of stage; recipes, keys, plans, runs and lineage know it from there, and nothing else names it.
+kind of stage; recipes, keys, plans, runs and lineage know it from there, and nothing else names it. A plug-in adds one in its table,
+`PARTS = {"stages": {"filter_long": KIND}}`, whose class has the stage's work too (`Kind.work`).
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
-from collections.abc import Iterable
+import inspect
+import linecache
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pipelines.base.errors import RecipeError, did_you_mean
+from pipelines.base import plugins
+from pipelines.base.errors import RecipeError, UserError, did_you_mean
 from pipelines.base.files import read_object
+from pipelines.base.plugins import Origin
 from pipelines.base.project import ROOT
+from pipelines.base.user_modules import users_line
 from pipelines.contract.fields import Settings
 from pipelines.contract.provenance import Provenance
 from pipelines.data.records import Part
+from pipelines.recipe.resolve import resolve
 from pipelines.recipe.source import Source
 
 BASE = "base"
@@ -26,6 +35,11 @@ BASE = "base"
 DATA, MODEL, SAMPLES, SCORES = "data", "model", "samples", "scores"
 REWARD_MODEL = "reward_model"
 """What stages make: a folder with splits, with `model/`, with sampled completions, with `results.json`, with a reward model in `model/`."""
+MAKES = (DATA, MODEL, SAMPLES, SCORES, REWARD_MODEL)
+KIND_NAME = re.compile(r"[a-z][a-z_]{0,39}")
+"""What a kind may be called: artifacts have its name in theirs."""
+OF_PLUGINS = "pipelines.plugin_stage"
+"""The process of a kind that a plug-in brings."""
 PAIRED = ("pairs", "segments", "preferred")
 """Selections whose records are preferences."""
 Place = tuple[str | int, ...]
@@ -114,10 +128,12 @@ class Kind:
 
     name: str
     settings: type[Settings]
-    module: str
+    module: str = OF_PLUGINS
     """`python -m MODULE WORK` is the stage's process."""
     makes: str
-    ports: ClassVar[dict[str, Port]]
+    ports: ClassVar[dict[str, Port]] = {}
+    libraries: tuple[str, ...] = ("pyarrow",)
+    """Of a kind that does not override `reads`: installed packages whose versions can change what it makes."""
     trains: bool = False
     """Optimizes weights, in steps that are committed."""
     rewards: bool = False
@@ -166,9 +182,22 @@ class Kind:
         """Inputs of ports that a recipe with named stages leaves out, by what its stages make (name → what)."""
         return {}
 
-    def reads(self, node: Node) -> Reads:
-        """What a stage of this kind reads."""
+    def work(self, job: dict[str, Any], folder: Path) -> dict[str, float]:
+        """Do a stage's work in its process; for kinds of plug-ins, whose process calls it.
+
+        Args:
+            job: `settings` (section → fields; the stage's are under the name of its kind), `seed`, `inputs` (port → folder of the
+                artifact), and what `job` of the kind adds.
+            folder: where the stage works; what it makes goes into `folder / "out"`.
+
+        Returns:
+            numbers that the run shows.
+        """
         raise NotImplementedError
+
+    def reads(self, node: Node) -> Reads:
+        """What a stage of this kind reads; by default its settings and its inputs, without any model."""
+        return Reads({self.name: resolve(node.settings), "model": {}}, libraries=self.libraries, computes=False)
 
     def job(self, node: Node) -> dict[str, Any]:
         """What the stage's process is told beyond settings, seed and inputs."""
@@ -309,9 +338,107 @@ class Node:
         return not ports or any(not self.named(port) or BASE in self.named(port) for port in ports)
 
 
-@cache
 def stage_kinds() -> dict[str, Kind]:
-    """Name → kind, in the order of the names.
+    """Name → kind, in the order of the names: the core's, and those of plug-ins.
+
+    Raises:
+        TypeError: a `kind.py` of the core registers nothing, or a name that is taken.
+        RecipeError: a plug-in brings a kind that cannot be, or whose name is taken.
+    """
+    brought = plugins.origins().get(plugins.STAGES)
+    if not brought:
+        return core_kinds()
+    kinds, by = dict(core_kinds()), dict[str, Origin]()
+    for name, origin in brought.items():
+        kind = kind_of(name, origin)
+        if kind.name in by and kinds[kind.name] is not kind:
+            both = f"{defined_at(kind)} and {by[kind.name].plugin}"
+            raise RecipeError("plugins", f"{both} both bring a kind of stage {kind.name}", "Rename one of them.")
+        kinds[kind.name], by[kind.name] = kind, origin
+    return dict(sorted(kinds.items()))
+
+
+def brought_by(name: str) -> Origin | None:
+    """Where a kind comes from that a plug-in brings; None for the core's."""
+    brought = plugins.origins().get(plugins.STAGES, {})
+    return next((origin for key, origin in brought.items() if kind_of(key, origin).name == name), None)
+
+
+@cache
+def kind_of(name: str, origin: Origin) -> Kind:
+    """The kind that a plug-in brings under a name, or that a reference names.
+
+    Raises:
+        RecipeError: it is none, lacks something, or its name is not its own or is taken.
+    """
+    kind: Any = origin.load()
+    where = f"{_place(kind if isinstance(kind, type) else type(kind)) or origin.plugin}: {name}"
+    fault, fix = _fault(kind, None if plugins.is_reference(name) else name)
+    if fault:
+        raise RecipeError("plugins", f"{where} {fault}", fix)
+    return kind
+
+
+def _fault(kind: Any, name: str | None) -> tuple[str, str]:
+    """What is wrong with a kind of a plug-in, and what to do; empty where nothing is."""
+    if not isinstance(kind, Kind):
+        return "is no kind of stage", "An instance of a class that inherits from Kind is wanted (docs/plugins.md)."
+    settings, own, text = getattr(kind, "settings", None), getattr(kind, "name", None), KIND_NAME.pattern
+    if name is not None and own != name:
+        return f"is called {own!r} by its class", f'Set name = "{name}" there, or rename it in PARTS.'
+    if not KIND_NAME.fullmatch(str(own)):
+        return f"has the name {own!r}", f"Lower-case letters and underscores are wanted ({text})."
+    if own in core_kinds():
+        return f"has the name {own}, and there is a kind of stage {own} in the core", "Call it otherwise."
+    if not (isinstance(settings, type) and issubclass(settings, Settings)):
+        return "has no settings", "Set settings to a class that inherits from Settings (pipelines.contract.fields)."
+    if getattr(kind, "makes", None) not in MAKES:
+        return f"makes {getattr(kind, 'makes', None)!r}", f"Set makes to one of: {', '.join(MAKES)}."
+    taken = [port for port in kind.ports if port in ("kind", "seed") or port in settings.model_fields]
+    if taken:
+        return f"has a port {taken[0]}, and a stage has a field of that name", "Call the port otherwise."
+    if kind.module == OF_PLUGINS and type(kind).work is Kind.work:
+        return "has no work", "Define work(self, job, folder) in its class (docs/plugins.md)."
+    return "", ""
+
+
+def _place(cls: type) -> str:
+    """`file:line` of a class; empty where that is not known."""
+    try:
+        file = inspect.getsourcefile(cls)
+        linecache.checkcache(file)
+        return f"{file}:{inspect.getsourcelines(cls)[1]}"
+    except (OSError, TypeError):
+        return ""
+
+
+def defined_at(kind: Kind) -> str:
+    """`file:line` of a kind's settings where a plug-in brings it; empty for the core's."""
+    return "" if core_kinds().get(kind.name) is kind else _place(kind.settings) or _place(type(kind))
+
+
+@contextlib.contextmanager
+def in_its_code(kind: Kind) -> Iterator[None]:
+    """Say of an exception in the code of a kind that a plug-in brings where it was raised.
+
+    Raises:
+        RecipeError: in place of an exception that comes from the user's code.
+    """
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:
+        place = users_line(error) if core_kinds().get(kind.name) is not kind else ""
+        if not place:
+            raise
+        text = f"the kind of stage {kind.name} fails: {type(error).__name__}: {error} ({place})"
+        raise RecipeError("plugins", text, "Mend it there.") from error
+
+
+@cache
+def core_kinds() -> dict[str, Kind]:
+    """Name → kind of the project's own, in the order of the names.
 
     Raises:
         TypeError: a `kind.py` registers nothing, or a name that is taken.
@@ -324,6 +451,19 @@ def stage_kinds() -> dict[str, Kind]:
             raise TypeError(f"{module}: KIND must be an instance of Kind whose name no other package has")
         kinds[kind.name] = kind
     return dict(sorted(kinds.items()))
+
+
+def kind_of_run(name: str, makes: str = "") -> Kind:
+    """The kind of a stage that has run; where no plug-in of this process brings it, one of which only this is known.
+
+    Args:
+        makes: what the run says that it makes.
+    """
+    known = stage_kinds().get(name)
+    if known is None:
+        known = Kind()
+        known.name, known.makes = name, makes
+    return known
 
 
 def kind_named(name: str) -> Kind:

@@ -13,7 +13,7 @@ from pipelines.recipe.json_schema import explanations
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.resolve import changes_result
 from pipelines.recipe.settings import Tracking
-from pipelines.recipe.stage_kind import stage_kinds
+from pipelines.recipe.stage_kind import core_kinds
 from tasks.keys.sections import inner
 
 INTRODUCTION = """# Settings
@@ -29,7 +29,7 @@ presets work together.
 def classes() -> dict[type[BaseModel], str]:
     """Every class of settings with its heading: sections and kinds of stages, each followed by what it contains."""
     tops: list[tuple[str, type[BaseModel]]] = [("recipe", Recipe), ("model", Model)]
-    tops += [(name, kind.settings) for name, kind in stage_kinds().items()]
+    tops += [(name, kind.settings) for name, kind in core_kinds().items()]
     tops.append(("tracking", Tracking))
     own = {cls for _, cls in tops}
     ordered: dict[type[BaseModel], str] = {}

@@ -67,7 +67,7 @@ def find(name: str, progress: Progress = lambda what: None) -> Trained:
     if run is None:
         raise known.unknown(plain)
     stages = (run.get("summary") or {}).get("stages") or {}
-    models = [each for each, about in stages.items() if what_makes(str(about.get("kind"))) == MODEL]
+    models = [each for each, about in stages.items() if what_makes(str(about.get("kind")), about.get("makes")) == MODEL]
     if not models:
         raise UserError(
             plain, f"this run ({run['status']}) made no model", "Name one that trained, see `whetstone runs`."

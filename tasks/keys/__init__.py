@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import shutil
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from pipelines.base.files import digest
 from pipelines.base.project import ROOT
 from pipelines.recipe.read import Recipe
-from pipelines.recipe.stage_kind import Node, Place, Reads
+from pipelines.recipe.stage_kind import Node, Place, Reads, brought_by, in_its_code
 from tasks.keys import files, sections, source, versions
 from tasks.keys.source import reach
 from tasks.keys.words import difference
@@ -39,7 +40,14 @@ def settings_of(recipe: Recipe, stage: str) -> dict[str, Any]:
 def node_reads(recipe: Recipe, stage: str) -> Reads:
     """All that a stage reads, beside its inputs."""
     node = recipe.node(stage)
-    return node.kind.reads(node)
+    with in_its_code(node.kind):
+        reads = node.kind.reads(node)
+    origin = brought_by(node.kind.name)
+    if origin is None:
+        return reads
+    packages = (origin.distribution,) if origin.distribution else ()
+    plugins = list(dict.fromkeys([*reads.plugins, origin.plugin, origin.module]))
+    return replace(reads, plugins=plugins, plugin_packages=(*reads.plugin_packages, *packages))
 
 
 def key_parts(
@@ -143,7 +151,7 @@ def _key_settings(recipe: Recipe, reads: Reads) -> dict[str, Any]:
     for data_source, place in reads.sources.values():
         if files.source_files(data_source)[1]:
             _set(settings, place, ELSEWHERE)
-    template = settings["model"].get("chat_template")
+    template = settings.get("model", {}).get("chat_template")
     if template and "{" not in template and Path(template).expanduser().is_file():
         settings["model"]["chat_template"] = ELSEWHERE
     return settings

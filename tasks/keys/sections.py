@@ -19,7 +19,7 @@ from pydantic import BaseModel
 from pipelines.contract.model_settings import Model
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.resolve import changes_result, plain
-from pipelines.recipe.stage_kind import stage_kinds
+from pipelines.recipe.stage_kind import core_kinds
 
 RECORD = Path(__file__).with_name("first_defaults.json")
 
@@ -41,7 +41,7 @@ def _classes_of(annotation: Any) -> Iterator[type[BaseModel]]:
 def sections() -> tuple[type[BaseModel], ...]:
     """Every class of a recipe, of its stages and of what these contain."""
     classes: dict[type[BaseModel], None] = {}
-    waiting: list[type[BaseModel]] = [Recipe, Model, *(kind.settings for kind in stage_kinds().values())]
+    waiting: list[type[BaseModel]] = [Recipe, Model, *(kind.settings for kind in core_kinds().values())]
     while waiting:
         cls = waiting.pop(0)
         if cls not in classes:

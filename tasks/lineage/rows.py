@@ -10,7 +10,7 @@ from evaluation import samples
 from pipelines.base.errors import UserError
 from pipelines.base.files import json_lines, read_object, reported
 from pipelines.data import dataset
-from pipelines.recipe.stage_kind import DATA, MODEL, SCORES, kind_named
+from pipelines.recipe.stage_kind import DATA, MODEL, SCORES, kind_of_run
 from tasks import brought, environment
 from tasks.store.artifacts import Artifact
 from tasks.store.known import Known, makes, what_makes
@@ -59,9 +59,9 @@ def describe(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]
         "uid": uids[0],
         "row": row,
         "data": [{k: v for k, v in p.items() if k not in ("row", "uid")} for p in places],
-        "draws": [d for model in readers if kind_named(model.stage).rewards for d in draws(model, uids[0])],
+        "draws": [d for model in readers if kind_of_run(model.stage).rewards for d in draws(model, uids[0])],
         "trained": [
-            m.name for m in readers if not kind_named(m.stage).rewards and _split(m) in _splits_of(m, places, known)
+            m.name for m in readers if not kind_of_run(m.stage).rewards and _split(m) in _splits_of(m, places, known)
         ],
         "overlaps": _overlaps(known, row, places) if row else [],
     }
@@ -80,7 +80,7 @@ def _fetched(uid: str, known: Known, here: int, progress: Progress) -> list[dict
             entries = (run.get("summary") or {}).get("stages") or {}
             for about in entries.values():
                 kind, key = str(about["kind"]), str(about.get("key"))
-                if what_makes(kind) != DATA or key in tried or len(tried) == MOST_FETCHED:
+                if what_makes(kind, about.get("makes")) != DATA or key in tried or len(tried) == MOST_FETCHED:
                     continue
                 tried.add(key)
                 curation = brought.artifact(kind, key, brought.experiment_of(run), progress)
@@ -235,6 +235,6 @@ def taint(uid: str, progress: Progress = lambda what: None) -> dict[str, Any]:
     models = [{"model": name, "run_id": by_name[name].run_id, "how": text} for name, text in how.items()]
     unrecorded = [
         a.name for a in _readers(known, [p["artifact"] for p in about["data"] if "split" in p])
-        if kind_named(a.stage).rewards and a.name not in how and not reported(a.path, "draws.jsonl").is_file()
+        if kind_of_run(a.stage).rewards and a.name not in how and not reported(a.path, "draws.jsonl").is_file()
     ]  # fmt: skip
     return {"uid": about["uid"], "models": models, "unknown": unrecorded}

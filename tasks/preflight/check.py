@@ -28,7 +28,8 @@ from pipelines.recipe.model_path import gguf_of, is_stage_name
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.settings import Curate, Evaluate, Rlvr
 from pipelines.recipe.slots import terms_of
-from pipelines.recipe.stage_kind import DATA, SCORES, Node
+from pipelines.recipe.source import sources_of
+from pipelines.recipe.stage_kind import DATA, Node
 from pipelines.sandbox import SandboxError, isolation
 from pipelines.verifiers import SANDBOXED
 from tasks import environment, keys, machine
@@ -236,11 +237,11 @@ def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
     yield from preflight_corpora.problems(node)
     for file, clash in keys.clashes(node.recipe, node.name).items():
         yield Problem(node.name, f"{os.path.relpath(file)} {clash}")
-    if node.kind.makes == DATA:
+    if isinstance(node.settings, Curate):
         yield from _curate(node.name, node.settings, questions)
-    elif node.kind.rewards:
+    elif isinstance(node.settings, Rlvr):
         yield from _rlvr(node, node.settings, questions)
-    elif node.kind.makes == SCORES:
+    elif isinstance(node.settings, Evaluate):
         yield from _evaluate(node.name, node.settings, questions)
     yield from _processes(node)
     for files in node.kind.reads(node).models.values():
@@ -286,10 +287,10 @@ def _curate(stage: str, curate: Curate, questions: list[Question]) -> Iterator[P
 def _sandbox(recipe: Recipe, nodes: list[Node]) -> Iterator[Problem]:
     """Where a verifier runs programs, they can be confined."""
     settings = [n.settings for n in recipe.nodes()]
-    verifiers = [source.verifier for each in settings for source in getattr(each, "sources", [])]
-    rewards = [terms_of("", n.settings.reward) for n in recipe.nodes() if n.kind.rewards]
+    verifiers = [source.verifier for each in settings for source in sources_of(each)]
+    rewards = [terms_of("", n.settings.reward) for n in recipe.nodes() if isinstance(n.settings, Rlvr)]
     verifiers += [spec.get("verifier") for terms in rewards for _, spec in terms]
-    evaluated = [task.asks for n in nodes if n.kind.makes == SCORES for task in n.settings.tasks]
+    evaluated = [task.asks for n in nodes if isinstance(n.settings, Evaluate) for task in n.settings.tasks]
     verifiers += ["python" for name in evaluated if name in programs.TASKS]
     if any(v in SANDBOXED for v in verifiers) and any(n.kind.reads(n).verifies for n in nodes):
         try:
@@ -440,7 +441,7 @@ def _limits(recipe: Recipe, nodes: list[Node], known: dict[str, dict[str, Any]])
             yield Problem(f"{node.name}.max_length", text, f"Use at most {positions}{alternative}.")
         if isinstance(getattr(node.settings, "sampling", None), Sampling):
             limits[f"{node.name}.sampling.max_tokens"] = node.settings.sampling.max_tokens
-        for number, task in enumerate(node.settings.tasks if node.kind.makes == SCORES else []):
+        for number, task in enumerate(node.settings.tasks if isinstance(node.settings, Evaluate) else []):
             asked = task.sampling.get("max_gen_toks")
             if isinstance(asked, int):
                 limits[f"{node.name}.tasks.{number}.sampling.max_gen_toks"] = asked

@@ -7,8 +7,9 @@ from typing import Any
 
 from pipelines import environments
 from pipelines.base.errors import Problem
+from pipelines.recipe.settings import Curate, Evaluate, Rlvr
 from pipelines.recipe.slots import terms_of
-from pipelines.recipe.stage_kind import DATA, SCORES, Node
+from pipelines.recipe.stage_kind import Node
 from pipelines.tools import retrieval
 
 
@@ -23,17 +24,17 @@ def problems(node: Node) -> Iterator[Problem]:
 def _places(node: Node) -> Iterator[tuple[str, Any]]:
     """(field, what may name corpora); an environment with a corpus of its own counts as naming it."""
     stage, settings = node.name, node.settings
-    if node.kind.makes == DATA:
+    if isinstance(settings, Curate):
         for number, source in enumerate(settings.sources):
             field = f"{stage}.sources.{number}"
             if source.corpus is not None:
                 yield f"{field}.corpus", {"corpus": source.corpus}
             if source.kind == "environment":
                 yield f"{field}.config", _config(str(source.task), source.config)
-    elif node.kind.rewards:
+    elif isinstance(settings, Rlvr):
         for where, spec in terms_of(f"{stage}.reward", settings.reward):
             yield f"{where}.info", spec.get("info")
-    elif node.kind.makes == SCORES:
+    elif isinstance(settings, Evaluate):
         for number, task in enumerate(settings.tasks):
             if task.environment is not None:
                 field = f"{stage}.tasks.{number}.environment.config"

@@ -10,6 +10,7 @@ import math
 from pathlib import Path
 
 from pipelines.recipe.stage_kind import MODEL, Node
+from pipelines.recipe.training import TrainSettings
 
 WEIGHTS, MOMENTS = 4, 8
 """Bytes per parameter."""
@@ -40,7 +41,7 @@ def disk(nodes: list[Node], parameters: int) -> int:
     trained = [node for node in nodes if node.kind.makes == MODEL]
     models = WEIGHTS * parameters * len(trained)
     largest = 0
-    for section in (node.settings for node in trained if node.kind.trains):
+    for section in (node.settings for node in trained if isinstance(node.settings, TrainSettings)):
         if section.lora is not None:
             continue
         written = math.ceil(section.steps / section.commit.every) if section.steps else 1

@@ -32,6 +32,8 @@ class Artifact:
     seconds: float = 0.0
     alarms: list[dict[str, Any]] = field(default_factory=list)
     """What its monitors found: step, monitor, action, text."""
+    makes: str = ""
+    """What it is, where a plug-in brings its kind: commands that read it know no plug-ins."""
 
     @property
     def name(self) -> str:
@@ -119,6 +121,7 @@ def read(path: Path) -> Artifact:
         model_id=body.get("model_id"),
         seconds=body.get("seconds") or 0.0,
         alarms=[alarm for alarm in body.get("alarms") or [] if isinstance(alarm, dict)],
+        makes=str(body.get("makes") or ""),
     )
 
 

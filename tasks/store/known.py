@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.base.errors import UserError, did_you_mean
-from pipelines.recipe.stage_kind import MODEL, SCORES, stage_kinds
+from pipelines.recipe.stage_kind import MODEL, SCORES, kind_of_run
 from tasks.environment import runs_folder
 from tasks.store import artifacts, index
 from tasks.store.artifacts import Artifact
@@ -99,7 +99,11 @@ class Known:
     def evaluation_of(self, run: dict[str, Any], checkpoint: str = "") -> str | None:
         """The name of a run's last evaluation, of those that hold a checkpoint where one is named; None where it has none."""
         stages = ((run.get("summary") or {}).get("stages") or {}).items()
-        names = [n for n, about in stages if isinstance(about, dict) and what_makes(about["kind"]) == SCORES]
+        names = [
+            n
+            for n, about in stages
+            if isinstance(about, dict) and what_makes(about["kind"], about.get("makes")) == SCORES
+        ]
         holding = [n for n in names if checkpoint in self.labels(run, n)]
         return ([*names, *holding] or [None])[-1]
 
@@ -124,15 +128,18 @@ class Known:
         return list(chain.values())
 
 
-def what_makes(kind: str) -> str | None:
-    """What stages of a kind make; None for a kind that is not installed here."""
-    known = stage_kinds().get(kind)
-    return known.makes if known else None
+def what_makes(kind: str, told: object = None) -> str | None:
+    """What stages of a kind make; None for a kind that is not installed here.
+
+    Args:
+        told: what the run or the artifact says, for a kind whose plug-in is not loaded.
+    """
+    return kind_of_run(kind, str(told or "")).makes or None
 
 
 def makes(artifact: Artifact) -> str | None:
     """What an artifact is: data, model, samples or scores."""
-    return what_makes(artifact.stage)
+    return what_makes(artifact.stage, artifact.makes)
 
 
 def _stages(run: dict[str, Any]) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from pipelines.base import owner
 from pipelines.base.files import REPORT, read_manifest, read_object, write_atomic
 from pipelines.base.project import python
 from pipelines.base.secrets import redact
-from pipelines.recipe.stage_kind import SCORES, Node, kind_named
+from pipelines.recipe.stage_kind import SCORES, Node, kind_of_run
 from pipelines.stage.report import SPOOL
 from tasks.environment import home, runs_folder
 from tasks.store import index
@@ -146,7 +146,7 @@ def _finish(entry: Path, status: str, artifact: Path | None) -> None:
     if artifact is not None and manifest is not None:
         about["whetstone.key"] = artifact.name
         scores = {f"final/{name}": float(value) for name, value in (manifest.get("numbers") or {}).items()}
-        if kind_named(job["kind"]).makes == SCORES:
+        if kind_of_run(job["kind"]).makes == SCORES:
             body = benchmarks.renamed(benchmarks.results(artifact), job["labels"])
             scores = record.scores({**body, "stages": {}})
         run_id = manifest.get("run_id")

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from pipelines.base.files import damage, read_manifest, read_object, write_atomic
-from pipelines.recipe.stage_kind import BASE, SCORES, kind_named
+from pipelines.recipe.stage_kind import BASE, SCORES, kind_of_run
 from tasks.environment import runs_folder
 from tasks.store import artifacts
 from tasks.store.artifacts import kind_of
@@ -221,7 +221,7 @@ def _send_stage(entry: Path, body: dict[str, Any], patience: TimeBudget) -> None
     )  # fmt: skip
     read = {name: _model(name, held, experiment) for name, held in (body.get("checkpoints") or {}).items()}
     time_ms = body.get("time") or int(_age(path) * 1000)
-    scored = kind_named(stage).makes == SCORES
+    scored = kind_of_run(stage).makes == SCORES
     runs = tracking.record_evaluation(tracker.run_id, path, read, time_ms) if scored else {}
     if not scored:
         tracking.link_inputs(tracker.run_id, [m for m in read.values() if m])
@@ -249,7 +249,7 @@ def _send_answers(entry: Path, body: dict[str, Any]) -> None:
         held = body["checkpoints"].get(checkpoint)
         model = _model(checkpoint, held, body.get("experiment") or "") if held else None
         send(checkpoint, run_id, [benchmarks.shown(a) for a in benchmarks.answers(artifact, checkpoint, limit)], model)
-    if kind_named(kind_of(body["artifact"])).rewards and sent.run_id:
+    if kind_of_run(kind_of(body["artifact"])).rewards and sent.run_id:
         send("rollouts", sent.run_id, rollouts.shown(artifact, limit), None)
 
 

@@ -15,7 +15,7 @@ from evaluation.samples import TRUNCATED
 from pipelines.base.project import ROOT, is_checkout
 from pipelines.base.secrets import redact
 from pipelines.recipe.read import Recipe
-from pipelines.recipe.stage_kind import Node, kind_named
+from pipelines.recipe.stage_kind import Node, kind_of_run
 from tasks.tracking.alarms import sentence
 from tasks.tracking.names import clean, flatten
 
@@ -172,8 +172,8 @@ def headline(tasks: dict[str, Any]) -> list[tuple[str, str]]:
 
 def last_of(summary: dict[str, Any], what: str) -> dict[str, Any] | None:
     """What a run's summary tells of its last stage that makes something; None where it has none."""
-    stages = {name: about["kind"] for name, about in summary["stages"].items()}
-    names = [name for name, kind in stages.items() if kind_named(kind).makes == what]
+    stages = summary["stages"].items()
+    names = [name for name, about in stages if kind_of_run(about["kind"], about.get("makes", "")).makes == what]
     return summary["stages"][names[-1]] if names else None
 
 

@@ -1,0 +1,1 @@
+"""The process of a stage whose kind a plug-in brings."""
