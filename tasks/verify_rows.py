@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from pipelines import verifiers
+from pipelines.base import plugins
 from pipelines.base.errors import UserError, did_you_mean
 from pipelines.verifiers import Verdict
 
@@ -30,14 +31,19 @@ class Row:
 
 
 def check_verifier(name: str | None, option: str) -> None:
-    """The verifier of rows that name none.
+    """The verifier of rows that name none; one that is named by where it is (`FILE.py`, `FILE.py:NAME`, `MODULE:NAME`) is loaded.
 
     Args:
         option: that names it.
 
     Raises:
-        UserError: there is no verifier of this name.
+        UserError: there is no verifier of this name, or no such file, module or function.
     """
+    if name is not None and plugins.is_reference(name):
+        try:
+            plugins.activate([f"{verifiers.SLOT}={name}"])
+        except UserError as error:
+            raise error.moved("plugins", f"{option} {name}") from error
     if name is not None and name not in verifiers.known():
         raise UserError(f"{option} {name}", "unknown verifier", did_you_mean(str(name), verifiers.known()))
 

@@ -16,6 +16,7 @@ from pipelines.base.files import digest, write_atomic
 from pipelines.base.project import make_home
 from pipelines.recipe import yaml_text
 from pipelines.recipe.read import Recipe, read_recipe, resolve
+from whetstone_rlvr.errors import explained
 
 Source = str | os.PathLike[str] | Mapping[str, Any] | Recipe
 """A YAML file, the fields of one, or a recipe."""
@@ -23,6 +24,7 @@ Changes = Mapping[str, Any] | Iterable[str] | None
 """What is changed in a recipe: field → value, or texts such as `rlvr.steps=3`."""
 
 
+@explained
 def recipe(source: Source, set: Changes = None) -> Recipe:
     """Read a recipe and check its fields; what depends on data and methods is checked by `plan`.
 
@@ -66,9 +68,9 @@ def read(source: Source, set: Changes = None) -> Reading:
     if isinstance(source, str | os.PathLike):
         return Reading(read_recipe(Path(source), overrides), overrides, file=os.fspath(source))
     if not isinstance(source, Mapping | Recipe):
-        raise RecipeError("recipe", f"a file, its fields or a Recipe is wanted (got {type(source).__name__}).")
-    text = _json(plain(source), "recipe", indent=1)
-    return Reading(resolve(yaml_text.parse(text, "recipe"), overrides), overrides, text=text)
+        raise RecipeError("source", f"a file, its fields or a Recipe is wanted (got {type(source).__name__}).")
+    text = _json(plain(source), "source", indent=1)
+    return Reading(resolve(yaml_text.parse(text, "source"), overrides), overrides, text=text)
 
 
 def changes(set: Changes) -> list[str]:

@@ -181,7 +181,11 @@ class Run:
     def _that_make(self, what: str) -> list[RunStage]:
         from tasks.store.known import what_makes
 
-        return [stage for stage in self.stages.values() if what_makes(stage.kind) == what]
+        return [
+            stage
+            for stage in self.stages.values()
+            if what_makes(stage.kind, self.summary["stages"][stage.name].get("makes")) == what
+        ]
 
     def _named(self, stage: str | None) -> list[str]:
         if stage is not None and stage not in self.stages:

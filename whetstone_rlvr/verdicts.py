@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from whetstone_rlvr.errors import explained
+from whetstone_rlvr.errors import explained, in_parameters
 from whetstone_rlvr.recipes import listed
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def verify(
     Args:
         rows: of `completion`, `answer`, and where they have it `verifier` and `info`, as a frame, dicts or a dataset; other columns come
             back.
-        verifier: for rows that name none.
+        verifier: for rows that name none; also `FILE.py`, `FILE.py:FUNCTION` or `MODULE:FUNCTION`.
         plugins: files or modules of your own that bring verifiers, as a recipe's `plugins` names them.
         sandbox: how programs are confined, as in a recipe.
 
@@ -56,7 +56,10 @@ def verify(
     if isinstance(rows, pd.DataFrame):
         rows = rows.astype(object).where(rows.notna(), None).to_dict("records")
     read = [row_of(row, number, verifier) for number, row in enumerate(rows, 1)]
-    scored = [as_output(row, verdict) for row, verdict in zip(read, verdicts(read), strict=True)]
+    judged = verdicts(read)
+    for row in read:
+        row.bad = in_parameters(row.bad, ["verifier"])
+    scored = [as_output(row, verdict) for row, verdict in zip(read, judged, strict=True)]
     columns = dict.fromkeys(["line", "verifier", "score", "status", "components"])
     others = dict.fromkeys(name for row in scored for name in row if name not in columns)
     return pd.DataFrame(

@@ -68,7 +68,7 @@ class Summary:
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("file", metavar="FILE", help="JSONL, also .gz; - is standard input")
-    parser.add_argument("--verifier", metavar="NAME", help="for rows that name none")
+    parser.add_argument("--verifier", metavar="NAME", help="for rows that name none; also FILE.py[:FUNCTION]")
     parser.add_argument("--jobs", type=int, metavar="N", help="worker processes; default: one per processor, at most 8")
     parser.add_argument("--sandbox", choices=["auto", "limits_only"], default="auto", help="how programs are confined")
     parser.add_argument("--out", metavar="FILE", help="verdicts as JSONL; default: standard output")

@@ -59,6 +59,16 @@ def is_reference(name: str) -> bool:
     return REFERENCE.fullmatch(name) is not None
 
 
+def attribute_of(name: str) -> str | None:
+    """What a reference names in its file or module; None where it names none, and for names.
+
+    >>> attribute_of("./my.py:half"), attribute_of("./my.py"), attribute_of("grpo")
+    ('half', None, None)
+    """
+    reference = REFERENCE.fullmatch(name)
+    return None if reference is None else reference["attribute"]
+
+
 def is_file(plugin: str) -> bool:
     """Whether a plug-in is named by its file, and not as a module or `SLOT=REFERENCE`.
 

@@ -62,12 +62,18 @@ def module_name(name: str) -> str:
 
 @cache
 def load(name: str) -> ModuleType:
-    """The module of the verifier of that name.
+    """The module of the verifier of that name; for `FILE.py:NAME`, one whose `verify` is that function.
 
     Raises:
         DataError: there is none.
     """
-    return importlib.import_module(module_name(name))
+    module = importlib.import_module(module_name(name))
+    function = plugins.attribute_of(name)
+    if function in (None, "verify"):
+        return module
+    own = ModuleType(module.__name__, module.__doc__)
+    vars(own).update(vars(module), verify=getattr(module, str(function)))
+    return own
 
 
 plugins.forgotten.append(lambda _plugin: load.cache_clear())

@@ -81,14 +81,16 @@ def test_changes_as_the_command_line_has_them():
     [
         ({"name": "x"}, None, "model", "required"),
         ({"name": "x", "modle": {}}, None, "modle", "Did you mean 'model'?"),
-        ({"name": "x", "seed": float("nan")}, None, "recipe", "plain values"),
-        ({"name": "x", "seed": object()}, None, "recipe", "plain values"),
-        (["name"], None, "recipe", "got list"),
-        (None, None, "recipe", "got NoneType"),
+        ({"name": "x", "seed": float("nan")}, None, "source", "plain values"),
+        ({"name": "x", "seed": object()}, None, "source", "plain values"),
+        (["name"], None, "source", "got list"),
+        (None, None, "source", "got NoneType"),
         ("nowhere.yaml", None, "nowhere.yaml", "no such file"),
         ("recipes/quickstart.yaml", {"rlvr.stepz": 3}, "rlvr.stepz", "Did you mean 'steps'?"),
         ("recipes/quickstart.yaml", {"rlvr.steps": {1, 2}}, "rlvr.steps", "plain values"),
-        ("recipes/quickstart.yaml", ["rlvr.steps"], "--set rlvr.steps", "field=value"),
+        ("recipes/quickstart.yaml", ["rlvr.steps"], "set=rlvr.steps", "field=value"),
+        ("recipes/quickstart.yaml", {"rlvr": {}}, "set=rlvr={}", "empty section"),
+        ("recipes/quickstart.yaml", {"curate.sources.9.size": 3}, "set=curate.sources.9.size", "not an entry"),
     ],
 )
 def test_what_cannot_be_is_a_user_error(source, set, field, words):

@@ -96,7 +96,7 @@ def test_what_is_not_there(home, tmp_path):
         mine.samples()
     with pytest.raises(UserError) as error:
         run(toys.recipe(tmp_path), until="rlrv")
-    assert [p.field for p in error.value.problems] == ["--until rlrv"] and "Did you mean 'rlvr'?" in str(error.value)
+    assert [p.field for p in error.value.problems] == ["until=rlrv"] and "Did you mean 'rlvr'?" in str(error.value)
 
 
 def in_a_loop(*args, **kwargs):

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 
+import plugin_toys
 import pytest
 import toys
 
@@ -28,6 +29,33 @@ def verdict_lines(path):
 
 def row(completion="#### 7", answer="7", **more):
     return {"completion": completion, "answer": answer, **more}
+
+
+def test_a_verifier_is_named_by_where_it_is(tmp_path, monkeypatch, capsys):
+    """As in a recipe: a file, one function of several in it, or a module of the working folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "my_verifiers.py").write_text(
+        "from pipelines.verifiers import Verdict\n\n\n"
+        "def verify(completion, answer, info):\n    return Verdict(float(completion == answer), 'correct')\n\n\n"
+        "def length(completion, answer, info):\n    return Verdict(float(len(completion)), 'correct')\n"
+    )
+    rows = write(tmp_path / "rows.jsonl", [row("abc", "abc"), row("ab", "abc"), row("7", "7", verifier="number")])
+    with plugin_toys.forgotten():
+        for named, scores in (
+            ("./my_verifiers.py", [1, 0, 1]), ("my_verifiers.py:verify", [1, 0, 1]), ("my_verifiers.py:length", [3, 2, 1]),
+            ("my_verifiers:length", [3, 2, 1]),
+        ):  # fmt: skip
+            verify.score_file(str(rows), "out.jsonl", named, None)
+            assert [each["score"] for each in verdict_lines(tmp_path / "out.jsonl")] == scores, named
+        for named, words in (
+            ("./not_there.py", "--verifier ./not_there.py: there is no file ./not_there.py"),
+            ("my_verifiers.py:lenght", "--verifier my_verifiers.py:lenght: my_verifiers.py has no lenght"),
+            ("not_there:verify", "--verifier not_there:verify: there is no module 'not_there'"),
+        ):
+            with pytest.raises(UserError) as caught:
+                verify.score_file(str(rows), "out.jsonl", named, None)
+            assert str(caught.value).startswith(words)
 
 
 BAD = [
