@@ -441,3 +441,14 @@ def rough(seed: int = 0) -> Any:
     columns["teacher_forced"] = teacher & (torch.arange(len(group)) % 3 == 0)[:, None]
     columns |= {"mask": mask, "scored": scored, "in_loss": in_loss, "loss_share": share, "token_penalty": penalty}
     return as_batch(**columns)
+
+
+HEAVY = {"torch", "numpy", "scipy", "pandas", "pyarrow", "transformers", "datasets", "matplotlib", "prefect", "mlflow", "rich"}  # fmt: skip
+"""Modules that take long to import."""
+
+
+def loaded(code: str) -> set[str]:
+    """Modules that a new process has after some code."""
+    script = f"import json, sys\n{code}\nprint(json.dumps([*sys.modules]), file=sys.__stderr__)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=ROOT, check=True)
+    return set(json.loads(done.stderr.splitlines()[-1]))

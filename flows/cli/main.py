@@ -18,7 +18,7 @@ from collections.abc import Collection
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
-from flows.cli import output, stopping
+from flows.cli import completers, output, stopping
 from flows.cli.arguments import Parser
 
 
@@ -88,6 +88,7 @@ COMMANDS: dict[str, Command] = {
     "new": Command("flows.cli.new", "copy a recipe that comes with the project into a new file"),
     "import": Command("flows.cli.import_recipe", "make a recipe of a configuration of TRL, open-r1, verl or axolotl"),
     "schema": Command("flows.cli.schema", "the JSON schema of a recipe, for completion and checks in an editor"),
+    "completion": Command("flows.cli.completion", "the script with which bash, zsh or fish complete this command line"),
     "doctor": Command("flows.cli.doctor", "check versions, devices and stores: what would fail, and how to fix it"),
     "sync": Command("flows.cli.sync", "send to MLflow what earlier runs could not send"),
 }
@@ -144,6 +145,8 @@ def parser(names: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> None:
     """Run a command: exit code 0 done, 1 failed, 2 the user must change something, 128 + signal stopped."""
+    if line := completers.requested():
+        completers.answer(parser(COMMANDS.keys() & set(line)))
     stopping.install()
     if argv is None:
         stopping.skip_teardown()

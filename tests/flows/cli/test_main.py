@@ -3,23 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import json
-import subprocess
-import sys
 
 import pytest
 import toys
 
 from flows.cli import main as cli
-
-HEAVY = {"torch", "numpy", "scipy", "pandas", "pyarrow", "transformers", "datasets", "matplotlib", "prefect", "mlflow", "rich"}  # fmt: skip
-
-
-def loaded(code: str) -> set[str]:
-    """Modules that a new process has after some code."""
-    script = f"import json, sys\n{code}\nprint(json.dumps([*sys.modules]), file=sys.__stderr__)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=toys.ROOT, check=True)
-    return set(json.loads(done.stderr.splitlines()[-1]))
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)
@@ -33,17 +21,17 @@ def test_a_command_has_options_and_a_body_of_its_own(name):
 
 
 def test_help_imports_no_command():
-    modules = loaded("from flows.cli import main\ntry: main.main(['--help'])\nexcept SystemExit: pass")
-    assert not modules & ({command.module for command in cli.COMMANDS.values()} | HEAVY | {"pydantic", "yaml"})
+    modules = toys.loaded("from flows.cli import main\ntry: main.main(['--help'])\nexcept SystemExit: pass")
+    assert not modules & ({command.module for command in cli.COMMANDS.values()} | toys.HEAVY | {"pydantic", "yaml"})
 
 
 def test_help_of_a_command_imports_that_command_alone():
-    modules = loaded("from flows.cli import main\ntry: main.main(['runs', '--help'])\nexcept SystemExit: pass")
+    modules = toys.loaded("from flows.cli import main\ntry: main.main(['runs', '--help'])\nexcept SystemExit: pass")
     assert modules & {command.module for command in cli.COMMANDS.values()} == {"flows.cli.runs"}
 
 
 def test_modules_of_commands_are_light_at_import():
-    assert not loaded("from flows.cli import main\nmain.parser()") & HEAVY
+    assert not toys.loaded("from flows.cli import main\nmain.parser()") & toys.HEAVY
 
 
 def test_the_parser_of_one_command_parses_it_as_the_parser_of_all_does():
