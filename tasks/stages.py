@@ -15,6 +15,7 @@ from typing import Any
 
 from evaluation import plots
 from pipelines.base import plugins
+from pipelines.base.errors import UserError
 from pipelines.base.files import REPORT, read_json, read_object, write_atomic
 from pipelines.base.secrets import redact
 from pipelines.recipe import references
@@ -283,7 +284,10 @@ def _begin_next(recipe: Recipe, later: Sequence[str], done: dict[str, Artifact],
     for name in later:
         node = recipe.node(name)
         if not fresh and all(source in done for source in node.inputs.values()):
-            parts = keys.key_parts(recipe, name, {label: done[s].digest for label, s in node.inputs.items()})
+            try:
+                parts = keys.key_parts(recipe, name, {label: done[s].digest for label, s in node.inputs.items()})
+            except UserError:  # such as a store that cannot be reached: said when it is the stage's turn
+                return
             if artifacts.folder(runs_folder(), node.kind.name, keys.stage_key(parts)).exists():
                 continue
         ahead.begin(node)

@@ -16,7 +16,7 @@ _QUERY = re.compile(
 _HEADER = re.compile(r"(?P<name>\b(?:Basic|Bearer)\s+)[\w+/=.~\-]{6,}")
 VARIABLES = (
     "MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN", "PREFECT_API_KEY", "PREFECT_API_AUTH_STRING", "HF_TOKEN",
-    "WANDB_API_KEY",
+    "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "FSSPEC_S3_SECRET", "FSSPEC_S3_TOKEN",
 )  # fmt: skip
 """Environment variables whose values are secrets."""
 

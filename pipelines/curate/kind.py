@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from pipelines.base import plugins
 from pipelines.base.errors import DataError, RecipeError, did_you_mean
+from pipelines.data import remote
 from pipelines.recipe.model_path import PATHS, is_stage_name
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import Curate, Source
@@ -133,15 +134,17 @@ class CurateKind(Kind):
 
     def job(self, node: Node) -> dict[str, Any]:
         """Where the questions of the benchmarks come from, and for each source the label of its stage, None where it is none; the
-        label of the model that difficulty is measured with, where it is a stage."""
+        label of the model that difficulty is measured with, where it is a stage; the files that the key holds of each address."""
         texts = [{"function": n.kind.benchmark_texts, "settings": resolve(n.settings)} for n in _asking(node)]
         listed: list[Source] = node.settings.sources
         labels = [stage_label(n) if source.kind == "stage" else None for n, source in enumerate(listed)]
         solver = {"solver": SOLVER} if _solver(node.settings) is not None else {}
+        urls = [str(s.path) for s in listed if s.kind == "file" and remote.is_url(str(s.path))]
         return {
             **({"benchmark_texts": texts} if texts else {}),
             **({"samples": labels} if any(labels) else {}),
             **solver,
+            **({"remote": {url: remote.pinned(url) for url in urls}} if urls else {}),
         }
 
     def imports(self, node: Node) -> list[str]:
@@ -153,7 +156,7 @@ class CurateKind(Kind):
         """Files are there, verifiers exist."""
         for number, source in enumerate(node.settings.sources):
             field = f"curate.sources.{number}"
-            if source.kind == "file":
+            if source.kind == "file" and not remote.is_url(str(source.path)):
                 _check_files(str(source.path), field)
             if source.self_supervised is not None:
                 _check_self_supervised(source.self_supervised, field)

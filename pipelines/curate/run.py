@@ -21,7 +21,7 @@ from pipelines.curate.formats import Row
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
 from pipelines.curate.values import RowError
-from pipelines.data import chat, pairs
+from pipelines.data import chat, pairs, remote
 from pipelines.data import samples as sampled
 from pipelines.data.control import rendered_mark
 from pipelines.data.dataset import from_row, iter_problems
@@ -67,6 +67,7 @@ def run(
     if curate.decontaminate is not None and benchmark_texts is not None:
         leaks = Contamination(curate.decontaminate.ngram, benchmark_texts())
     samples = samples or {}
+    _fetch(curate, report)
     kept = _first_pass(curate, work, counts, leaks, report, samples)
     repeats = _repeats(curate, work, kept)
     tokenizer = _tokenizer(model, work, out, samples)
@@ -96,6 +97,17 @@ def run(
     rows = {f"rows/{name}": count for name, count in counts.rows_by_step().items()}
     report.metrics(0, rows | {f"split/{name}": count for name, count in splits.items()})
     return {"rows": float(sum(splits.values())), "read": float(counts.read), "quarantined": float(counts.quarantined)}
+
+
+def _fetch(curate: Curate, report: Report) -> None:
+    """Copy what sources name by an address to this machine, as far as it is not here."""
+
+    def fetched(done: int, total: int | None) -> None:
+        report.progress(done / 1e6, max(total or 0, done) / 1e6, "fetching", unit="MB")
+
+    for source in curate.sources:
+        if source.kind == "file" and remote.is_url(str(source.path)):
+            remote.fetch(str(source.path), fetched)
 
 
 def question_text(problem: Problem) -> str:

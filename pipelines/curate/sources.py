@@ -7,7 +7,8 @@ import itertools
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from pipelines.base import plugins
@@ -15,6 +16,7 @@ from pipelines.base.errors import DataError, did_you_mean
 from pipelines.curate import selected
 from pipelines.curate.formats import ENDINGS, Limits, Row, narrow, read_file, shorten
 from pipelines.curate.values import RowError
+from pipelines.data import remote
 from pipelines.data.dataset import to_row
 from pipelines.data.files import data_files, shown_names
 from pipelines.recipe.settings import Source
@@ -131,17 +133,29 @@ def _stage(source: Source, folder: Path | None) -> Iterator[Row]:
 
 
 def _files(source: Source) -> Iterator[Row]:
+    if remote.is_url(str(source.path)):
+        yield from _copies(source)
+        return
     paths = data_files(str(source.path))
     if not paths:
         raise DataError("curate.sources.path", f"no file at {source.path}.")
-    yield from _read(paths, source)
+    yield from _read(shown_names(paths), source)
 
 
-def _read(paths: list[Path], source: Source) -> Iterator[Row]:
+def _copies(source: Source) -> Iterator[Row]:
+    """Rows of what is at an address, which messages name in the place of the copies."""
+    for copy, file in remote.fetch(str(source.path)).items():
+        try:
+            yield from _read({copy: file.name}, source)
+        except DataError as error:
+            told = [replace(each, problem=each.problem.replace(str(copy), file.url)) for each in error.problems]
+            raise DataError(problems=told) from None
+
+
+def _read(names: Mapping[Path, str], source: Source) -> Iterator[Row]:
     limits = Limits(row_bytes=source.max_row_bytes, unpacked_ratio=source.max_unpacked_ratio)
-    names = shown_names(paths)
-    for path in paths:
-        yield from read_file(path, names[path], limits)
+    for path, name in names.items():
+        yield from read_file(path, name, limits)
 
 
 def _hub(source: Source) -> Iterator[Row]:
@@ -154,7 +168,7 @@ def _hub(source: Source) -> Iterator[Row]:
         if os.path.isdir(path):
             paths = _split_files(Path(path), source)
             if paths and all(file.name.lower().endswith(ENDINGS) for file in paths):
-                yield from _read(paths, source)
+                yield from _read(shown_names(paths), source)
                 return
         dataset = load_dataset(path, source.name, split=source.split, revision=source.revision, streaming=True)
         single = narrow(dataset.features.arrow_schema) if dataset.features else []

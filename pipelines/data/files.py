@@ -8,6 +8,7 @@ import glob
 import gzip
 import io
 import os
+import re
 import stat
 import zlib
 from collections.abc import Iterator
@@ -39,7 +40,7 @@ def data_files(path: str) -> list[Path]:
     `~` is the home folder. Folders that a glob matches are left out; a folder named literally is not, so that opening
     it can say what is wrong. Empty where there is nothing.
     """
-    literal = os.path.expanduser(path)
+    literal = _literal(path)
     if os.path.lexists(literal):
         return [Path(literal)]
     if not any(character in literal for character in _MAGIC):
@@ -51,8 +52,13 @@ def data_files(path: str) -> list[Path]:
 
 def data_root(path: str) -> Path:
     """The folder that the names of `data_files(path)` can be told from: the file's own, or what stands before the wildcards."""
-    literal = os.path.expanduser(path)
+    literal = _literal(path)
     return Path(literal).parent if os.path.lexists(literal) else Path(_split(literal)[0])
+
+
+def _literal(path: str) -> str:
+    """The path with the home folder in the place of `~`, and without `file://`."""
+    return os.path.expanduser(re.sub(r"^(file|local)://", "", path))
 
 
 def _split(literal: str) -> tuple[str, tuple[str, ...]]:

@@ -93,8 +93,8 @@ class Source(Settings):
     splits: list[Label] | None = None
     """Splits that this source's records go to; default: all of `curate.splits`."""
     path: Line | None = None
-    """file: a JSONL, JSON, Parquet or CSV file or glob; hub: the dataset's name or a local dataset folder;
-    stage: the name of a stage of kind `sample`."""
+    """file: a JSONL, JSON, Parquet or CSV file or glob, also at an address (`s3://`, `gs://`, `hf://`, ...);
+    hub: the dataset's name or a local dataset folder; stage: the name of a stage of kind `sample`."""
     select: Annotated[Selection, BeforeValidator(_kind, json_schema_input_type=SelectionKind | Selection)] | None = None
     """stage: which completions become records."""
     name: Line | None = None

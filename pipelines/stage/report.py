@@ -44,6 +44,7 @@ class Report:
         self._progress_at = 0.0
         self._started = time.monotonic()
         self._first_done: float | None = None
+        self._unit = ""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Record the metrics of one step; NaN is written to the log and not forwarded."""
@@ -66,8 +67,9 @@ class Report:
     def progress(self, done: float, total: float, what: str = "", *, unit: str = "step", force: bool = False) -> None:
         """Record the progress of the stage; cheap to call, writes at most four times a second."""
         now = time.monotonic()
-        if self._first_done is None:
-            self._first_done = done
+        if unit != self._unit:  # from now on other things are counted
+            self._started = now if self._unit else self._started
+            self._first_done, self._unit = done, unit
         if not force and now - self._progress_at < 0.25 and done < total:
             return
         self._progress_at = now

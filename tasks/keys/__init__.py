@@ -149,7 +149,7 @@ def _key_settings(recipe: Recipe, reads: Reads) -> dict[str, Any]:
         if files.is_local(each.path):
             _set(settings, each.place, ELSEWHERE)
     for data_source, place in reads.sources.values():
-        if files.source_files(data_source)[1]:
+        if files.remote_files(data_source) or files.source_files(data_source)[1]:
             _set(settings, place, ELSEWHERE)
     template = settings.get("model", {}).get("chat_template")
     if template and "{" not in template and Path(template).expanduser().is_file():

@@ -11,7 +11,9 @@ from typing import Any
 
 import yaml
 
+from pipelines.base.errors import DataError
 from pipelines.base.files import file_sha256
+from pipelines.data import remote
 from pipelines.data.files import data_files, data_root
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.read import Recipe
@@ -77,6 +79,16 @@ def source_files(source: Source) -> tuple[Path, list[Path]]:
         folder = Path(str(source.path)).expanduser()
         return folder, [p for p in _below(folder) if not _unread(p, keep_readme=True)] if folder.is_dir() else []
     return data_root(str(source.path)), [p for p in data_files(str(source.path)) if p.is_file()]
+
+
+def remote_files(source: Source) -> list[remote.RemoteFile]:
+    """The files of a source that is an address, each with its version; none of other sources.
+
+    Raises:
+        DataError: the store cannot be asked, or nothing is there.
+    """
+    path = str(source.path)
+    return remote.listing(path) if source.kind == "file" and remote.is_url(path) else []
 
 
 def is_local(path: str | None) -> bool:
@@ -197,7 +209,13 @@ def of_stage(recipe: Recipe, reads: Reads, benchmarks: Path) -> tuple[Files, lis
         benchmarks: the project's own benchmarks.
     """
     files, code = Files(), []
-    for label, (source, _) in reads.sources.items():
+    for label, (source, place) in reads.sources.items():
+        try:
+            for each in remote_files(source):
+                name = f"{label}/{each.name}"
+                files.digests[name], files.where[name] = each.version, each.url
+        except DataError as error:
+            raise error.moved(remote.FIELD, ".".join(map(str, place))) from None
         files.add(label, *source_files(source))
     for names, own_folder in reads.benchmarks:
         include = local_folder(own_folder)

@@ -10,7 +10,6 @@ import importlib.metadata
 import importlib.util
 import os
 import re
-import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from pipelines.base.errors import ModelError, Problem, RecipeError, did_you_mean
 from pipelines.base.files import digest, free_bytes
 from pipelines.base.secrets import redact
 from pipelines.contract.sampling import Sampling
-from pipelines.curate.formats import ENDINGS
-from pipelines.data.files import data_files
 from pipelines.recipe.check import check_base, check_stage
 from pipelines.recipe.model_path import gguf_of, is_stage_name
 from pipelines.recipe.read import Recipe
@@ -273,7 +270,7 @@ def _curate(stage: str, curate: Curate, questions: list[Question]) -> Iterator[P
         field = f"{stage}.sources.{number}"
         faults = []
         if source.kind == "file":
-            faults = list(_files(f"{field}.path", str(source.path)))
+            faults = list(preflight_data.file_problems(f"{field}.path", str(source.path)))
         elif source.kind == "hub":
             faults = list(_hub(f"{field}.path", str(source.path), "dataset"))
         yield from faults
@@ -297,31 +294,6 @@ def _sandbox(recipe: Recipe, nodes: list[Node]) -> Iterator[Problem]:
             isolation.best(recipe.sandbox == "limits_only")
         except SandboxError as error:
             yield from error.problems
-
-
-def _files(field: str, path: str) -> Iterator[Problem]:
-    """A file, or all that a pattern finds, can be read."""
-    paths = data_files(path)
-    if not paths:
-        yield Problem(field, f"no file at {path}", f"Paths are relative to {Path.cwd()}.")
-    for file in paths:
-        fix = "Name a file, or a pattern such as data/*.jsonl."
-        try:
-            about = file.stat()
-        except OSError as error:
-            link = "a link to a file that is not there" if file.is_symlink() else str(error.strerror)
-            yield Problem(field, f"{file} is {link}" if file.is_symlink() else f"{file}: {link}", fix)
-            continue
-        if stat.S_ISDIR(about.st_mode):
-            yield Problem(field, f"{file} is a folder", fix)
-        elif not stat.S_ISREG(about.st_mode):
-            yield Problem(field, f"{file} is not a regular file", fix)
-        elif not os.access(file, os.R_OK):
-            yield Problem(field, f"{file} may not be read", f"Run: chmod u+r {file}")
-        elif not file.name.lower().endswith(ENDINGS):
-            yield Problem(field, f"{file} does not end in {', '.join(ENDINGS)}", "Give it the ending it has.")
-        elif about.st_size == 0:
-            yield Problem(field, f"{file} is empty", "Leave the source out, or fill the file.")
 
 
 def _hub(field: str, name: str, what: str) -> Iterator[Problem]:

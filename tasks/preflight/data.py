@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
-from pipelines.base.errors import Problem, UserError
+from pipelines.base.errors import DataError, Problem, UserError
+from pipelines.curate.formats import ENDINGS
+from pipelines.data import remote
 from pipelines.data.files import data_files
 from pipelines.data.records import Part
 from pipelines.recipe.settings import Source
@@ -23,16 +28,31 @@ def question(source: Source) -> dict[str, Any] | None:
     """What is asked of the process that reads and generates; None for sources of which nothing is known before the run."""
     if source.kind in GENERATED:
         return {"ask": ASK, "source": source.model_dump(mode="json")}
+    if source.kind == "file" and remote.is_url(str(source.path)):
+        return _of_copies(source)
     if source.kind == "file" and data_files(str(source.path)):
         files = [str(file) for file in data_files(str(source.path))]
         return {"ask": ASK, "source": source.model_dump(mode="json"), "files": files}
     return None
 
 
+def _of_copies(source: Source) -> dict[str, Any] | None:
+    """What is asked of a source at an address whose files were fetched before."""
+    url = str(source.path)
+    try:
+        files = [str(copy) for copy in remote.local_copies(url)]
+    except DataError:
+        return None
+    about = {"ask": ASK, "source": source.model_dump(mode="json"), "files": files}
+    return about | {"remote": remote.pinned(url)} if files else None
+
+
 def answer(question: dict[str, Any]) -> dict[str, Any]:
     """The fields of the info of a source's first record, the parts that it holds and the columns of its row; the problem where none of the
     first rows becomes one, or the source cannot be read."""
     source = Source.model_validate(question["source"])
+    if "remote" in question:
+        remote.pin(str(source.path), question["remote"])
     try:
         return _first_record(source)
     except UserError as error:
@@ -42,6 +62,48 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 def refusal(error: UserError) -> dict[str, Any]:
     """An error as an answer; fields that begin with a dot are parts of what was asked about."""
     return {"problem": str(error), "problems": [problem.record() for problem in error.problems]}
+
+
+def file_problems(field: str, path: str) -> Iterator[Problem]:
+    """What is wrong with a file, or with what a pattern finds, here or at an address."""
+    if remote.is_url(path):
+        yield from _remote(field, path)
+        return
+    paths = data_files(path)
+    if not paths:
+        yield Problem(field, f"no file at {path}", f"Paths are relative to {Path.cwd()}.")
+    for file in paths:
+        fix = "Name a file, or a pattern such as data/*.jsonl."
+        try:
+            about = file.stat()
+        except OSError as error:
+            link = "a link to a file that is not there" if file.is_symlink() else str(error.strerror)
+            yield Problem(field, f"{file} is {link}" if file.is_symlink() else f"{file}: {link}", fix)
+            continue
+        if stat.S_ISDIR(about.st_mode):
+            yield Problem(field, f"{file} is a folder", fix)
+        elif not stat.S_ISREG(about.st_mode):
+            yield Problem(field, f"{file} is not a regular file", fix)
+        elif not os.access(file, os.R_OK):
+            yield Problem(field, f"{file} may not be read", f"Run: chmod u+r {file}")
+        elif not file.name.lower().endswith(ENDINGS):
+            yield Problem(field, f"{file} does not end in {', '.join(ENDINGS)}", "Give it the ending it has.")
+        elif about.st_size == 0:
+            yield Problem(field, f"{file} is empty", "Leave the source out, or fill the file.")
+
+
+def _remote(field: str, url: str) -> Iterator[Problem]:
+    """What is at an address can be read; it is not fetched."""
+    try:
+        files = remote.listing(url)
+    except DataError as error:
+        yield from error.moved(remote.FIELD, field).problems
+        return
+    for file in files:
+        if not file.name.lower().endswith(ENDINGS):
+            yield Problem(field, f"{file.url} does not end in {', '.join(ENDINGS)}", "Give it the ending it has.")
+        elif file.size == 0:
+            yield Problem(field, f"{file.url} is empty", "Leave the source out, or fill the file.")
 
 
 def _first_record(source: Source) -> dict[str, Any]:

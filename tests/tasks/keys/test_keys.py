@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 
 import pytest
+import remote_stores
 import toys
 
+from pipelines.base.errors import DataError
 from pipelines.recipe.read import read_recipe
 from tasks import keys
 from tasks.keys import source
@@ -42,6 +44,23 @@ def all_keys(tmp_path, *overrides):
 def test_a_field_changes_the_stages_that_read_it(tmp_path, override, changed):
     before, after = all_keys(tmp_path), all_keys(tmp_path, override)
     assert {s for s in before if before[s] != after[s]} == changed
+
+
+def test_an_address_counts_by_what_its_store_says_of_the_contents(tmp_path, home):
+    """The version is in the key, the address is not: a copy elsewhere is the same data."""
+    keys_of = {}
+    with remote_stores.web() as web:
+        web.files |= {"/a/x.jsonl": b"one", "/b/x.jsonl": b"one", "/c/x.jsonl": b"two"}
+        for folder in "abc":
+            listed = [{"kind": "file", "path": f"{web.url}/{folder}/x.jsonl"}]
+            parts = keys.key_parts(read_recipe(toys.recipe(tmp_path, curate={"sources": listed})), "curate", {})
+            assert parts["where"]["sources.0/x.jsonl"] == f"{web.url}/{folder}/x.jsonl"
+            keys_of[folder] = keys.stage_key(parts)
+        assert {method for method, *_ in web.requests} == {"HEAD"}
+        listed[0]["path"] = f"{web.url}/none.jsonl"
+        with pytest.raises(DataError, match=r"^curate\.sources\.0\.path: there is no file http"):
+            keys.key_parts(read_recipe(toys.recipe(tmp_path, curate={"sources": listed})), "curate", {})
+    assert keys_of["a"] == keys_of["b"] != keys_of["c"]
 
 
 def test_files_below_a_folder_with_brackets_are_in_the_key(tmp_path):

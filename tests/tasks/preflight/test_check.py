@@ -16,6 +16,7 @@ from pathlib import Path
 
 import judge_server
 import pytest
+import remote_stores
 import toys
 import yaml
 
@@ -23,6 +24,7 @@ from pipelines import environments
 from pipelines.base import owner
 from pipelines.base.cache import Cache
 from pipelines.base.distribution import install_hint
+from pipelines.data import remote
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Source
 from tasks import machine
@@ -81,6 +83,7 @@ def test_rules_are_checked_by_another_process_and_told_as_ever(tmp_path, home):
     code = f"""
 import sys
 from pipelines.base.cache import Cache
+from pipelines.data import remote
 from pipelines.recipe.read import read_recipe
 from tasks.preflight import check as preflight
 print(preflight.examine(read_recipe({str(recipe)!r}), {ALL}), "transformers" in sys.modules)
@@ -130,6 +133,7 @@ def test_who_answers_ends_with_who_asked(tmp_path, home):
     code = f"""
 import time
 from pipelines.base.cache import Cache
+from pipelines.data import remote
 from pipelines.recipe.read import read_recipe
 from tasks.preflight import check as preflight
 examination = preflight.PreflightCheck(read_recipe({str(toys.recipe(tmp_path))!r}), {ALL})
@@ -224,6 +228,28 @@ def test_files(tmp_path, home, known):
         assert (
             said in found[f"curate.sources.{number}.path"] and names[number] in found[f"curate.sources.{number}.path"]
         )
+
+
+def test_files_at_addresses(tmp_path, home, known):
+    """Their store is asked; nothing is fetched. What was fetched before is looked into like a file."""
+    remote.forget()
+    with remote_stores.web() as web:
+        web.files |= {"/empty.csv": b"", "/rows.txt": b"x", "/good.jsonl": b'{"question": "q", "answer": "1"}\n'}
+        web.files["/bad.jsonl"] = b'{"note": "n"}\n'
+        names = ["empty.csv", "rows.txt", "none.jsonl", "good.jsonl", "bad.jsonl"]
+        listed = [{"kind": "file", "path": f"{web.url}/{name}"} for name in names]
+        found = problems(tmp_path, curate={"sources": listed, "splits": {"train": 0.9, "heldout": 0.1}})
+        assert list(found) == [f"curate.sources.{i}.path" for i in range(3)]
+        for number, said in enumerate(["is empty", "does not end in", "there is no file"]):
+            assert said in found[f"curate.sources.{number}.path"]
+            assert f"{web.url}/{names[number]}" in found[f"curate.sources.{number}.path"]
+        assert {path for method, path, _ in web.requests if method == "GET"} <= {"/none.jsonl"}
+        bad = Source(**listed[4])
+        assert preflight_data.question(bad) is None
+        remote.fetch(str(bad.path))
+        question = preflight_data.question(bad)
+        remote.forget()
+    assert "bad.jsonl:1: prompt: no prompt" in preflight_data.answer(question)["problem"]
 
 
 def test_names(tmp_path, home, known):
