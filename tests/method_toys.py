@@ -27,7 +27,7 @@ def with_demonstrations(seed):
 
 
 REQUIRED = {
-    "reward.length": {"target": 5},
+    "reward.length": {"target": 5}, "mixture": {"shares": {"a": 1, "b": 3}},
     "composite": {"terms": [{"kind": "verifier"}]}, "function": {"path": "operator:length_hint"}, "judge": {"model": "m"},
     "model": {"model": "folder/rm"}, "ppr": {"model": "m"}, "semantic": {"encoder": "tiny random encoder"},
     "critiqued_model": {"model": "folder/rm"}, "drlc": {"model": "m"}, "reward.exprl": {"model": "m"}, "gen_prm": {"model": "m"},

@@ -181,11 +181,14 @@ class Curriculum(Method):
     size: int = 0
     """Problems of the split."""
     seed: int = 0
+    sources: Sequence[str] = ()
+    """Of every problem the source that its record names."""
     try_out: TryOut = staticmethod(no_try_out)
     """What `propose` may ask of the present policy: rollouts, scored as all are, that nothing is trained on. The loop sets it."""
 
     def setup(self, context: SetupContext) -> None:
-        """Note how many problems there are."""
+        """Note how many problems there are, and of which sources."""
+        self.sources = context.sources
         self.start(context.problems, context.seed)
 
     def start(self, size: int, seed: int) -> None:

@@ -152,6 +152,8 @@ class SetupContext:
     """Trajectories as columns, on the CPU."""
     hidden: Callable[[list[list[int]], HiddenStatistics], list[list[float]]]
     """Statistics of the starting policy's hidden states on token sequences."""
+    sources: Sequence[str]
+    """Of every problem the source that its record names."""
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,7 @@ def setup_context(problems: Sequence[int]) -> SetupContext:
         rollouts=sample,
         columns=lambda rows: pack(rows, step=0, total_steps=10),
         hidden=lambda sequences, statistics: [[float(n % 5)] for n, _ in enumerate(sequences)],
+        sources=["ab"[n % 3 % 2] for n in range(len(problems))],
     )
 
 

@@ -478,7 +478,7 @@ def state_survives_json(method: Subject) -> None:
 
 def _curriculum_goes_on(method: Subject) -> None:
     first, second = method.bound().fn, method.bound().fn
-    first.start(17, 3)
+    first.setup(example_columns.setup_context(range(17)))
     proposed = first.propose(11, 4)
     first.observe([GroupOutcome(each.problem, 11, i) for i, each in enumerate(proposed)])
     second.load_state_dict(json.loads(json.dumps(first.state_dict())))

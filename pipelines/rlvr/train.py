@@ -325,6 +325,7 @@ class Trainer(Loop):
             rollouts=self._setup_rollouts,
             columns=lambda rows: pack(rows, step=0, total_steps=self.settings.steps),
             hidden=self._setup_hidden,
+            sources=[problem.source for problem in self.problems],
         )
         for method in self.update.methods():
             method.setup(context)

@@ -34,7 +34,7 @@ KNOWN = {
     "rlvr.loss_aggregation": "row_mean token_mean fixed_length",
     "rlvr.shaping": "soft_overlong",
     "rlvr.filter": "all_rows mixed correct",
-    "rlvr.curriculum": "uniform",
+    "rlvr.curriculum": "uniform mixture",
     "rlvr.prompting": "plain",
     "rlvr.rollout": "single_turn multi_turn demonstrated stored stored_demonstrated stored_episodes",
     "rlvr.reward": "verifier composite function model judge process_model",
