@@ -43,7 +43,7 @@ class Report:
         self._file = open(folder / SPOOL, "ab", buffering=0)  # noqa: SIM115
         self._progress_at = 0.0
         self._started = time.monotonic()
-        self._first_done: float | None = None
+        self._first_done = 0.0
         self._unit = ""
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:

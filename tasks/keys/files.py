@@ -211,9 +211,9 @@ def of_stage(recipe: Recipe, reads: Reads, benchmarks: Path) -> tuple[Files, lis
     files, code = Files(), []
     for label, (source, place) in reads.sources.items():
         try:
-            for each in remote_files(source):
-                name = f"{label}/{each.name}"
-                files.digests[name], files.where[name] = each.version, each.url
+            for file in remote_files(source):
+                name = f"{label}/{file.name}"
+                files.digests[name], files.where[name] = file.version, file.url
         except DataError as error:
             raise error.moved(remote.FIELD, ".".join(map(str, place))) from None
         files.add(label, *source_files(source))

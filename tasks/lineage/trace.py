@@ -224,14 +224,15 @@ class _Tracer:
         for number, source in enumerate((settings.get("curate") or {}).get("sources") or []):
             if source.get("kind") == "stage":  # an input, which has a node of its own
                 continue
-            names = [n for n in files if n.startswith((f"source/{number}", f"sources/{number}"))] or list(files)
+            names = [n for n in files if n.startswith(f"sources.{number}/")] or list(files)
             place = source.get("task") or next((where[n] for n in names if n in where), None) or source.get("path")
             about = [
                 f"{k}: {source[k]}" for k in ("kind", "size", "seed", "split", "licence") if source.get(k) is not None
             ]
             node = Node(f"{reader}/source{number}", "source", f"{source.get('kind')}: {place}", about)
             if source.get("kind") in ("file", "hub"):
-                node.about += [f"{where.get(n, n)} sha256 {str(files[n])[:12]}" for n in names[:8]]
+                versions = {n: files[n] if ":" in str(files[n]) else f"sha256 {str(files[n])[:12]}" for n in names[:8]}
+                node.about += [f"{where.get(n, n)} {version}" for n, version in versions.items()]
             self.graph.add(node, reader)
         model = settings.get("model") or {}
         if makes(produced) == MODEL and (model.get("path") or model.get("fresh")):
