@@ -73,6 +73,7 @@ def digests(home: Path) -> list[str]:
     return [read_json(folder / "manifest.json")["digest"] for folder in (home / "runs").glob("sft-*")]
 
 
+@pytest.mark.long
 @pytest.mark.server
 @pytest.mark.timeout(1500)
 def test_a_disk_that_fills_while_a_stage_trains(tmp_path):

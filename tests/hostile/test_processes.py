@@ -121,16 +121,15 @@ CASES = [
     for signum, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGKILL, -9))
     for moment in MOMENTS
 ]
+# A signal that the terminal sends, one that a scheduler sends at every moment, and one that nothing catches.
+IN_CI = [case for case in CASES if case[0] == signal.SIGTERM or (case[1] == "training" and case[0] != signal.SIGHUP)]
 
 
 @pytest.mark.slow
 @pytest.mark.server
 @pytest.mark.parametrize(
     ("signum", "moment", "code"),
-    [
-        case if case[0] == signal.SIGTERM or case[1] == "training" else pytest.param(*case, marks=pytest.mark.long)
-        for case in CASES
-    ],
+    [case if case in IN_CI else pytest.param(*case, marks=pytest.mark.long) for case in CASES],
     ids=lambda v: getattr(v, "name", str(v)),
 )
 def test_signals(ready, tmp_path, signum, moment, code):
@@ -204,6 +203,7 @@ def test_a_killed_stage_goes_on(ready, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.server
 def test_two_pipelines_at_once(tmp_path):
     """In an empty folder: the second waits and says for whom; the first is killed; the second goes on, unmarked."""

@@ -313,7 +313,7 @@ CASES = {
     "reward model, text": ("reward_model", {"loss": "grm"}),
     "sample": ("sample", {}),
 }
-QUICK = ("sft", "rlvr")
+QUICK = ("sft",)
 ON_PAIRS = {
     "preference": {
         "heldout": None, "steps": 2, "pairs_per_step": 8, "max_length": 130, "micro_batch_tokens": 2048, "commit": {"every": 2},

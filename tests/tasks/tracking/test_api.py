@@ -147,6 +147,7 @@ def test_server_away_for_thirty_seconds_costs_no_metric(server, home, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.server
 def test_server_gone_at_the_end_leaves_an_upload_that_sync_sends(server, home, tmp_path):
     recipe = toys.recipe(tmp_path, tracking={"timeout_s": 2})
