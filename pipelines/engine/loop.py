@@ -6,7 +6,6 @@ three layers are `Loop`, which RLVR drives directly, `pipelines.engine.fixed_dat
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
@@ -337,8 +336,7 @@ def work(
     """
 
     def run(job: dict[str, Any], folder: Path) -> dict[str, float]:
-        rank = int(os.environ.get("RANK", "0"))
-        report = Report(folder if rank == 0 else folder / f"rank{rank}", committed=True)
+        report = Report.of_rank(folder, committed=True)
         inputs = {label: Path(path) for label, path in job["inputs"].items() if path}
         loop = trainer(
             settings.model_validate(fields(job["settings"][section], job["inputs"])),

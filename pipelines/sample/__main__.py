@@ -17,7 +17,7 @@ from pipelines.stage.report import Report
 
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     """The job's sample section, on its data, with the model of another stage or the recipe's own."""
-    report = Report(folder)
+    report = Report.of_rank(folder)
     settings = Sample.model_validate(job["settings"]["sample"])
     model = Model.model_validate(job["settings"]["model"])
     positions: dict[str, Any] = {

@@ -18,6 +18,7 @@ from pipelines.judges.closer import CloserJudge, Pair
 from pipelines.judges.endpoint import Reply
 from pipelines.judges.local import LocalJudge
 from pipelines.sample.settings import Comparisons, Sample
+from pipelines.sample.shards import Shards
 from pipelines.sample.summary import summary
 from pipelines.stage.report import Report
 
@@ -53,19 +54,18 @@ def compare(
     problems = min(stored["problems"], settings.problems or stored["problems"])
     per_shard = max(1, settings.rows_per_shard // stored["k"])
     count = -(-problems // per_shard)
-    missing = samples.missing_shards(out / samples.FOLDER, count)
-    if len(missing) < count:
-        report.event("resumed", shards=count - len(missing))
+    shards = Shards(out, count, report, "comparing")
     columns = [*READ, *([samples.EPISODE] if samples.has_column(data, samples.EPISODE) else [])]
-    judge = _judge(asked, model, start) if missing else None
+    judge = _judge(asked, model, start) if shards.own else None
     for number, table in enumerate(samples.parts(data, per_shard * stored["k"], problems * stored["k"])):
-        report.progress(number, count, "comparing", unit="shard", force=True)
-        if number in missing:
+        if number in shards.own:
+            shards.begin(number)
             rows = table.select(columns).to_pylist()
             compared = _compared(rows, asked, judge, seed)
-            samples.write_table(missing[number], samples.with_column(table, samples.COMPARISONS, compared))
-            report.metrics(number, measures(zip(rows, compared, strict=True)))
-    report.progress(count, count, "comparing", unit="shard", force=True)
+            samples.write_table(shards.own[number], samples.with_column(table, samples.COMPARISONS, compared))
+            shards.written(number, measures(zip(rows, compared, strict=True)))
+    if not shards.finished():
+        return {}
     shutil.copytree(data / "tokenizer", out / "tokenizer", dirs_exist_ok=True)
     read = samples.read(out, ["uid", "sample", "score", samples.COMPARISONS])
     metrics = summary(out) | measures((row, json.loads(row[samples.COMPARISONS] or "[]")) for row in read)

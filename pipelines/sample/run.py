@@ -34,6 +34,7 @@ from pipelines.judges.local import LocalJudge
 from pipelines.sample.new_prompts import requests
 from pipelines.sample.reference import Reference
 from pipelines.sample.settings import Sample
+from pipelines.sample.shards import Shards
 from pipelines.sample.summary import DRAWN, JUDGE, LOG_RATIO, REWARD, SCORED, SEARCH_SCORE, summary
 from pipelines.search.paths import Question
 from pipelines.search.scores import load_score, reward_scorer
@@ -84,26 +85,25 @@ def run(
         problems = requests(problems, settings.new_prompts, seed)
     per_shard = max(1, settings.rows_per_shard // settings.k)
     parts = [problems[first : first + per_shard] for first in range(0, len(problems), per_shard)]
-    missing = samples.missing_shards(out / samples.FOLDER, len(parts))
-    if len(missing) < len(parts):
-        report.event("resumed", shards=len(parts) - len(missing))
-    if missing:
+    shards = Shards(out, len(parts), report, "sampling")
+    if shards.own:
         with (
             Drawer(settings, model, start, tokenizer, seed, report, reward_model, reference, guide, scorer) as drawer,
             ThreadPoolExecutor(1) as writer,
         ):
             writing: tuple[int, Future[dict[str, float]]] | None = None
-            for number, path in missing.items():
-                report.progress(number, len(parts), "sampling", unit="shard", force=True)
+            for number, path in shards.own.items():
+                shards.begin(number)
                 began = time.monotonic()
                 shard = drawer.shard(parts[number], number)
                 seconds = time.monotonic() - began
                 if writing is not None:
-                    report.metrics(writing[0], writing[1].result())
+                    shards.written(writing[0], writing[1].result())
                 writing = number, writer.submit(_write_shard, shard, parts[number], path, seconds)
             assert writing is not None
-            report.metrics(writing[0], writing[1].result())
-    report.progress(len(parts), len(parts), "sampling", unit="shard", force=True)
+            shards.written(writing[0], writing[1].result())
+    if not shards.finished():
+        return {}
     tokenizer.save_pretrained(out / "tokenizer")
     metrics = summary(out)
     about = {

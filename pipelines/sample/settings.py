@@ -164,6 +164,9 @@ class Sample(Settings):
     them. The judge is the stage's `model`, or what `by` says."""
     sampler: Server | None = free(None)
     """vLLM servers that decode instead of this process; they report no entropies."""
+    processes: int = free(1, ge=1, le=100_000)
+    """Processes of the stage, one per GPU, each with the whole model: they divide the files of `rows_per_shard` rows. The samples are the
+    same bytes for any number of them."""
 
     @model_validator(mode="after")
     def _answers(self) -> Sample:
@@ -184,6 +187,13 @@ class Sample(Settings):
             if self.sampling.temperature == 0 and self.search.n > 1:
                 raise ValueError(
                     "search: sampling is greedy, so all candidates would be equal; give it a temperature above 0"
+                )
+        if self.processes > 1:
+            if self.sampler is not None:
+                raise ValueError("processes: servers decode for one process; leave `sampler` out, or set processes: 1")
+            if self.comparisons is not None and self.comparisons.by != "model":
+                raise ValueError(
+                    f"processes: comparisons by: {self.comparisons.by} compute no model here; leave processes out"
                 )
         for field, other in READING.items():
             if getattr(self, field) is None:

@@ -19,6 +19,7 @@ from pipelines.engine import models
 from pipelines.engine.distribution import generator
 from pipelines.sample.run import Drawer
 from pipelines.sample.settings import Sample
+from pipelines.sample.shards import Shards
 from pipelines.sample.summary import summary
 from pipelines.stage.report import Report
 
@@ -62,18 +63,17 @@ def label_steps(
     problems = min(stored["problems"], settings.problems or stored["problems"])
     per_shard = max(1, settings.rows_per_shard // (settings.k * stored["k"]))
     count = -(-problems // per_shard)
-    missing = samples.missing_shards(out / samples.FOLDER, count)
-    if len(missing) < count:
-        report.event("resumed", shards=count - len(missing))
-    if missing:
+    shards = Shards(out, count, report, "labelling")
+    if shards.own:
         with Drawer(settings, model, start, tokenizer, seed, report, None, None, guide, None) as drawer:
             for number, table in enumerate(samples.parts(data, per_shard * stored["k"], problems * stored["k"])):
-                report.progress(number, count, "labelling", unit="shard", force=True)
-                if number in missing:
+                if number in shards.own:
+                    shards.begin(number)
                     labels = _Labeller(drawer).label(table.select(READ).to_pylist())
-                    samples.write_table(missing[number], samples.with_column(table, samples.STEPS, labels))
-                    report.metrics(number, _metrics(labels))
-    report.progress(count, count, "labelling", unit="shard", force=True)
+                    samples.write_table(shards.own[number], samples.with_column(table, samples.STEPS, labels))
+                    shards.written(number, _metrics(labels))
+    if not shards.finished():
+        return {}
     tokenizer.save_pretrained(out / "tokenizer")
     metrics = summary(out) | _metrics(
         [json.loads(row[samples.STEPS] or "[]") for row in samples.read(out, [samples.STEPS])]

@@ -21,6 +21,8 @@ from typing import Any
 from pipelines.base.files import named, write_atomic
 
 SPOOL, PROGRESS, VISIBLE = "spool.jsonl", "progress.json", "spool.visible"
+RANK = "rank"
+"""What the folder of another process than the first one is called, before its number."""
 HANDED_ON = "handed_on"
 """Code of the event which says, with the step, that other weights than the last ones are handed on."""
 log = logging.getLogger("whetstone")
@@ -45,6 +47,20 @@ class Report:
         self._started = time.monotonic()
         self._first_done = 0.0
         self._unit = ""
+
+    @classmethod
+    def of_rank(cls, folder: Path, *, committed: bool = False) -> Report:
+        """The report of this process among those of a stage: the first one's is the stage's, and each other has a folder below it."""
+        rank = os.environ.get("RANK", "0")
+        return cls(folder if rank == "0" else folder / f"{RANK}{rank}", committed=committed)
+
+    def take_in(self) -> None:
+        """Append the metrics that the stage's other processes have written, of steps that are not here yet."""
+        known = {line["step"] for line in history(self.folder / SPOOL)}
+        for path in sorted(self.folder.glob(f"{RANK}*/{SPOOL}")):
+            for line in history(path):
+                if line["step"] not in known:
+                    self._append(line)
 
     def metrics(self, step: int, values: Mapping[str, float]) -> None:
         """Record the metrics of one step; NaN is written to the log and not forwarded."""

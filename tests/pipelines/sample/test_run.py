@@ -15,6 +15,7 @@ import torch
 import toys
 import yaml
 from pydantic import ValidationError
+from ranks import run_stage, start_stage
 from stand_in import StandIn
 
 from pipelines.base.errors import DataError, ModelError, RecipeError, StaleWeights
@@ -209,7 +210,7 @@ def job(begun, folder, **changes):
     (folder / "out").mkdir()
     model = Model(path=str(begun / "model"))
     body = {
-        "seed": 5, "threads": 1, "settings": {"sample": SETTINGS | changes, "model": model.model_dump()},
+        "seed": 5, "threads": 1, "settings": {"sample": SETTINGS | changes, "model": model.model_dump()}, "stage": "sample",
         "inputs": {"data": str(begun / "data")},
     }  # fmt: skip
     (folder / "job.json").write_text(json.dumps(body))
@@ -237,6 +238,50 @@ def test_a_kill_changes_no_byte(begun, tmp_path):
     subprocess.run(command, cwd=toys.ROOT, check=True, capture_output=True)
     assert contents(whole / "out") == contents(killed / "out")
     assert {path: path.stat().st_mtime_ns for path in shards} == before
+
+
+@pytest.mark.slow
+def test_any_number_of_processes_writes_the_same_bytes(begun, tmp_path):
+    """Three processes are killed after some shards and two go on; every shard has its metrics once."""
+    more = {"problems": 30, "k": 4, "rows_per_shard": 8, "sampling": {"max_tokens": 16}}
+    alone, shared = tmp_path / "alone", tmp_path / "shared"
+    subprocess.run(job(begun, alone, **more), cwd=toys.ROOT, check=True, capture_output=True)
+    job(begun, shared, **more, processes=3)
+    stage = start_stage("pipelines.sample", shared)
+    written = shared / "out" / samples.FOLDER
+    while not any(written.glob("shard-*")):
+        assert stage.poll() is None, stage.stderr.read()
+        time.sleep(0.005)
+    os.killpg(stage.pid, signal.SIGKILL)
+    stage.wait()
+    before = {path: path.stat().st_mtime_ns for path in written.glob("shard-*")}
+    body = json.loads((shared / "job.json").read_text())
+    body["settings"]["sample"]["processes"] = 2
+    (shared / "job.json").write_text(json.dumps(body))
+    run_stage("pipelines.sample", shared)
+    assert contents(alone / "out") == contents(shared / "out")
+    assert before.items() <= {path: path.stat().st_mtime_ns for path in written.glob("shard-*")}.items()
+    lines = [line for line in toys.spool(shared) if line["kind"] == "metrics" and "shard/correct" in line["values"]]
+    steps = [line["step"] for line in lines]
+    assert len(steps) == len(set(steps)) and len(set(range(15)) - set(steps)) <= 3, "a shard each may have been killed"
+    alone_values = {
+        line["step"]: line["values"]["shard/length_mean"]
+        for line in toys.spool(alone)
+        if "values" in line and "shard/correct" in line["values"]
+    }
+    assert all(line["values"]["shard/length_mean"] == alone_values[line["step"]] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"sampler": {"urls": ["http://localhost:1"], "weights": "w"}}, "leave `sampler` out"),
+        ({"comparisons": {"by": "score"}}, "compute no model here"),
+    ],
+)
+def test_processes_need_a_model_to_share(fields, words):
+    with pytest.raises(ValidationError, match=words):
+        Sample.model_validate({"processes": 2, **fields})
 
 
 def test_servers_draw_with_the_model_s_weights(begun, tmp_path, monkeypatch):

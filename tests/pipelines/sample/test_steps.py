@@ -8,6 +8,7 @@ import re
 import pytest
 import toys
 import yaml
+from ranks import run_stages
 
 from pipelines.base.errors import ModelError, RecipeError
 from pipelines.base.files import contents
@@ -124,6 +125,21 @@ def test_finished_shards_stay_over_a_restart(start, stored, tmp_path):
     (folder / "half").write_text("x")
     labelled(start, stored, tmp_path, rows_per_shard=1)
     assert contents(tmp_path / "out") == whole
+
+
+@pytest.mark.slow
+def test_two_processes_label_as_one(start, stored, tmp_path):
+    metrics, _ = labelled(start, stored, tmp_path / "one", rows_per_shard=16)
+    work = tmp_path / "two"
+    (work / "out").mkdir(parents=True)
+    settings = {"sample": SETTINGS | {"rows_per_shard": 16}, "model": {"path": str(start / "sft/out/model")}}
+    job = {"seed": 5, "settings": settings, "inputs": {"data": str(stored)}, "stage": "sample"}
+    (work / "job.json").write_text(json.dumps(job))
+    run_stages("pipelines.sample", [work], 2)
+    assert contents(work / "out") == contents(tmp_path / "one" / "out")
+    lines = [line for line in toys.spool(work) if line["kind"] == "metrics"]
+    assert [line["step"] for line in lines] == [0, 1, 2] and lines[-1]["values"] == pytest.approx(metrics)
+    assert len(toys.spool(work / "rank1")) == 1, "a shard of each"
 
 
 def test_completions_of_another_tokenizer_are_refused(start, stored, tmp_path):
