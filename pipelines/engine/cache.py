@@ -6,10 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import Cache
-from transformers.cache_utils import DynamicLayer
+from transformers import Cache, DynamicCache
+from transformers.cache_utils import DynamicLayer, LinearAttentionCacheLayerMixin
 
-from pipelines.engine.guided import layer_count
+from pipelines.engine.guided import parts
+from pipelines.engine.masks import keeps_state
 
 BLOCK = 64
 """Positions added at a time when a slab is full."""
@@ -132,20 +133,34 @@ class SlabLayer(DynamicLayer):
 
 
 class SlabCache(Cache):
-    """One `SlabLayer` per layer of a model (of both models of a `Guided`), sliding windows included (the mask hides what is out of them).
+    """One layer for each of a model's (of both models of a `Guided`): a `SlabLayer` for keys and values, sliding windows included (the mask
+    hides what is out of them). Where a family keeps recurrent states, they are in transformers' own layers, and so are its windows.
 
     Args:
-        model: for its number of layers.
+        model: for its layers.
         stored: dtype that keys and values are rounded to. bfloat16 is what attention under autocast rounds them to anyway:
             doing it once saves rounding all of them again for every token.
     """
 
     def __init__(self, model: torch.nn.Module, stored: torch.dtype | None = None) -> None:
-        super().__init__(layers=[SlabLayer(stored) for _ in range(layer_count(model))])
+        layers: list[Any] = []
+        for part in parts(model):
+            config = part.config.get_text_config()
+            own = (
+                DynamicCache(config=config).layers
+                if keeps_state(config)
+                else [DynamicLayer()] * config.num_hidden_layers
+            )
+            layers += [SlabLayer(stored) if type(layer) is DynamicLayer else layer for layer in own]
+        super().__init__(layers=layers)
 
     def filled_layers(self) -> list[SlabLayer]:
         """The layers that hold keys; a model that shares them between layers leaves some empty."""
         return [layer for layer in self.layers if isinstance(layer, SlabLayer) and layer.key_slab is not None]
+
+    def _other_layers(self) -> list[Any]:
+        """transformers' own layers: states, and the windows beside them."""
+        return [layer for layer in self.layers if not isinstance(layer, SlabLayer)]
 
     def every_layer_filled(self) -> bool:
         """Whether every layer holds keys of its own (no layer reads another one's)."""
@@ -153,6 +168,8 @@ class SlabCache(Cache):
 
     def take(self, rows: Tensor, room: int, capacity: int | None = None) -> None:
         """Select these rows in every layer."""
+        for layer in self._other_layers():
+            layer.reorder_cache(rows)
         for layer in self.filled_layers():
             layer.take(rows, room, capacity or len(rows))
 
@@ -169,5 +186,15 @@ class SlabCache(Cache):
 
     def fork(self, parents: Tensor) -> None:
         """Copy these rows in every layer."""
+        for layer in self._other_layers():
+            layer.reorder_cache(torch.cat([torch.arange(_row_count(layer), device=parents.device), parents]))
         for layer in self.filled_layers():
             layer.fork(parents)
+
+
+def _row_count(layer: Any) -> int:
+    """Rows of one of transformers' own layers; 0 of one that holds nothing."""
+    held = [getattr(layer, "keys", None)]
+    if isinstance(layer, LinearAttentionCacheLayerMixin):
+        held += [*layer.conv_states.values(), *layer.recurrent_states.values()]
+    return next((len(tensor) for tensor in held if tensor is not None), 0)

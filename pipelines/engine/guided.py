@@ -20,6 +20,7 @@ from torch import Tensor
 from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Model
 from pipelines.engine import models
+from pipelines.engine.recurrent import cache_argument
 
 if TYPE_CHECKING:  # the catalogue imports this module, and transformers takes seconds
     from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
@@ -76,7 +77,8 @@ class Guided(torch.nn.Module):
                 own = copy.copy(past_key_values)
                 own.layers = past_key_values.layers[first : first + layer_count(model)]
                 first += layer_count(model)
-            logits.append(model(input_ids=input_ids, past_key_values=own, **inputs).logits.float())
+            cached: dict[str, Any] = {cache_argument(model): own}
+            logits.append(model(input_ids=input_ids, **cached, **inputs).logits.float())
         tuned, base = logits
         return CausalLMOutput(logits=torch.lerp(base, tuned, self.weight))  # type: ignore[arg-type]
 

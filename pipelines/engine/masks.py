@@ -11,6 +11,8 @@ from torch import Tensor
 from pipelines.engine.layout import Layout
 
 FULL, SLIDING = "full_attention", "sliding_attention"
+STATES = frozenset({"conv", "linear_attention", "hybrid", "hybrid_sliding"})
+"""Kinds of layers that keep a recurrent state, alone or beside keys and values."""
 
 
 def layer_kinds(config: Any) -> frozenset[str]:
@@ -21,6 +23,16 @@ def layer_kinds(config: Any) -> frozenset[str]:
     """
     listed = getattr(config, "layer_types", None)
     return frozenset(listed or [SLIDING if getattr(config, "sliding_window", None) else FULL])
+
+
+def keeps_state(config: Any) -> bool:
+    """Whether any layer of a decoder keeps a recurrent state (Mamba, linear attention, a short convolution): such a model reads each
+    sequence in a row of its own, padded on the right if at all.
+
+    Args:
+        config: of the text model.
+    """
+    return bool(layer_kinds(config) & STATES)
 
 
 @dataclass(frozen=True)
@@ -38,6 +50,8 @@ class MaskForm:
         """None for a model that takes no masks of ours: another attention implementation, or other kinds of layers."""
         kinds, window = layer_kinds(config), getattr(config, "sliding_window", None)
         implementation = config._attn_implementation
+        if keeps_state(config):
+            return None
         if implementation not in ("sdpa", "eager") or not kinds <= {FULL, SLIDING} or (SLIDING in kinds and not window):
             return None
         return cls(implementation == "eager", kinds, window if SLIDING in kinds else None)

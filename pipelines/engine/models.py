@@ -353,9 +353,15 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
 
 
 def _compiling(network: PreTrainedModel, model: Model) -> PreTrainedModel:
-    """The network, its blocks compiled where the recipe says so, or says nothing and it pays."""
+    """The network, its blocks compiled where the recipe says so, or says nothing and it pays; never those that keep a state."""
     import torch
 
+    from pipelines.engine.masks import keeps_state
+    from pipelines.engine.recurrent import open_time_steps
+
+    if keeps_state(network.config.get_text_config()):
+        open_time_steps(network)
+        return network
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     if torch.cuda.is_available() and model.compiles(network.num_parameters(), processes):
         from pipelines.engine.compiled import compile_blocks

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from pipelines.base.errors import ModelError
 from pipelines.contract.rollout import Completion
 from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Stop, common_length
@@ -20,8 +19,9 @@ from pipelines.engine.cache import Gaps, SlabCache
 from pipelines.engine.decoding_weights import DecodingWeights
 from pipelines.engine.fixed import FixedDecoder
 from pipelines.engine.guided import Guided, parts
-from pipelines.engine.masks import FULL, SLIDING, layer_kinds
+from pipelines.engine.masks import FULL, layer_kinds
 from pipelines.engine.models import autocast
+from pipelines.engine.recurrent import cache_argument, check_cache, padding_stays_out
 
 log = logging.getLogger(__name__)
 COMPACT_AT = 0.75
@@ -62,7 +62,10 @@ class TorchSampler:
         configs = [part.config.get_text_config() for part in parts(model)]
         self.context = min(int(getattr(config, "max_position_embeddings", 0) or 1 << 30) for config in configs)
         for part in parts(model):
-            refuse_recurrent(part)
+            check_cache(part)
+        self.pads = all(padding_stays_out(part) for part in parts(model))
+        """Whether prompts of different lengths are decoded side by side."""
+        self.cache_argument = cache_argument(model)
         self.plain = all(_plain(config) for config in configs)
         """Whether every layer attends to all of its keys, with masks of ours: decoding then has faster ways."""
         self.weights = DecodingWeights(model, dtype)
@@ -91,8 +94,7 @@ class TorchSampler:
         was_training = self.model.training
         self.model.eval()
         with torch.no_grad(), self.weights.in_place(sampling.max_tokens), autocast(self.dtype, self.device):
-            for start in range(0, len(fits), self.rows):
-                part = fits[start : start + self.rows]
+            for part in self._chunks(fits, prefixes):
                 own_streams = [streams[i] for i in part] if streams is not None else None
                 chunk = self._chunk([prefixes[i] for i in part], sampling, generator, entropy, own_streams)
                 for i, done in zip(part, chunk, strict=True):
@@ -130,6 +132,15 @@ class TorchSampler:
                     return
         finally:
             self.model.train(was_training)
+
+    def _chunks(self, indices: list[int], prefixes: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+        """Indices of prefixes that are decoded side by side: at most `rows`, of equal length where the model cannot be padded."""
+        lengths: dict[int, list[int]] = {}
+        for i in indices:
+            lengths.setdefault(0 if self.pads else len(prefixes[i]), []).append(i)
+        for group in lengths.values():
+            for start in range(0, len(group), self.rows):
+                yield group[start : start + self.rows]
 
     def _chunk(
         self,
@@ -195,16 +206,18 @@ class TorchSampler:
     def _prefill(self, ids: Tensor, gaps: Gaps, cache: SlabCache) -> Tensor:
         count, width = ids.shape
         if gaps.start:
-            self.model(input_ids=ids[:1, : gaps.start], past_key_values=cache, use_cache=True, logits_to_keep=1)
+            self.model(
+                input_ids=ids[:1, : gaps.start], use_cache=True, logits_to_keep=1, **{self.cache_argument: cache}
+            )
             cache.take(torch.zeros(count, dtype=torch.int64, device=self.device), width - gaps.start)
         positions = torch.arange(gaps.start, width, device=ids.device) - gaps.sizes[:, None]
         result = self.model(
             input_ids=ids[:, gaps.start :],
             attention_mask=gaps.attention_mask(width).long() if gaps.any() else None,
             position_ids=positions.clamp(min=gaps.start),
-            past_key_values=cache,
             use_cache=True,
             logits_to_keep=1,
+            **{self.cache_argument: cache},
         )
         return result.logits[:, -1]
 
@@ -263,8 +276,8 @@ class TorchSampler:
                 input_ids=token[:, None],
                 attention_mask=mask,
                 position_ids=(position - rows.gaps.sizes[:, None]).clamp(max=self.context - 1),  # rows that have ended
-                past_key_values=rows.cache,
                 use_cache=True,
+                **{self.cache_argument: rows.cache},
             )
         return result.logits[:, -1]
 
@@ -282,22 +295,6 @@ class TorchSampler:
             )
             for i, n in enumerate(lengths)
         ]
-
-
-def refuse_recurrent(model: PreTrainedModel) -> None:
-    """Refuse a model that remembers more than keys and values of each position.
-
-    Raises:
-        ModelError: Mamba, linear attention and short convolutions, in all layers or in some.
-    """
-    others = layer_kinds(model.config.get_text_config()) - {FULL, SLIDING, "chunked_attention"}
-    if others or getattr(model, "_is_stateful", False):
-        raise ModelError(
-            "model",
-            f"{type(model).__name__} keeps a recurrent state ({', '.join(sorted(others)) or 'in every layer'}), and the sampler only "
-            "knows caches of keys and values",
-            "Use a family with attention in all layers.",
-        )
 
 
 def _plain(config: Any) -> bool:

@@ -6,7 +6,6 @@ import pytest
 import torch
 import toys
 
-from pipelines.base.errors import ModelError
 from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Stop
 from pipelines.engine.distribution import draw, generator, log_prob
@@ -72,19 +71,6 @@ def test_windows_sinks_and_compressed_keys(family):
         mask = torch.arange(tokens.shape[1])[None] >= len(prefix)
         scored = policy.logp(tokens, mask)
         torch.testing.assert_close(scored.logp[mask], torch.tensor(completion.logp), atol=2e-5, rtol=0)
-
-
-@pytest.mark.parametrize(
-    ("family", "config", "what"),
-    [("mamba", {}, "linear_attention"), ("lfm2", {"layer_types": ["conv", "full_attention"]}, "conv")],
-)
-def test_a_recurrent_state_is_refused(family, config, what):
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "vocab_size": 50}
-    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(family, **small, **config))
-    with pytest.raises(ModelError, match=f"recurrent state .*{what}"):
-        TorchSampler(model, stop=[2], pad=0)
 
 
 BEGIN = list(range(20, 60))
