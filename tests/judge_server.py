@@ -39,7 +39,8 @@ class Judge:
     """A running server.
 
     Args:
-        rule: request body → text of the reply, or (status, text) for a failure.
+        rule: request body → text of the reply, or (status, text) or (status, text, headers) for a failure, or a section with
+            `message` (or `content`), `finish_reason` and `usage`, each where it is to be there.
     """
 
     def __init__(self, rule: Callable[[dict[str, Any]], Any]) -> None:
@@ -56,13 +57,21 @@ class Judge:
                 judge.headers.append(dict(self.headers))
                 reply = judge.rule(body)
                 if isinstance(reply, tuple):
-                    return self.send(reply[0], {"error": reply[1]})
-                message = {"role": "assistant", "content": reply}
-                return self.send(200, {"choices": [{"message": message}], "usage": {"total_tokens": 7}})
+                    return self.send(reply[0], {"error": reply[1]}, *reply[2:])
+                if not isinstance(reply, dict):
+                    reply = {"content": reply, "usage": {"total_tokens": 7}}
+                message = {"role": "assistant", **reply.get("message", {"content": reply.get("content")})}
+                choice = {"index": 0, "message": message}
+                if "finish_reason" in reply:
+                    choice["finish_reason"] = reply["finish_reason"]
+                told = {"usage": reply["usage"]} if "usage" in reply else {}
+                return self.send(200, {"object": "chat.completion", "choices": [choice], **told})
 
-            def send(self, status: int, body: dict[str, Any]) -> None:
+            def send(self, status: int, body: dict[str, Any], headers: dict[str, str] | None = None) -> None:
                 data = json.dumps(body).encode()
                 self.send_response(status)
+                for name, value in (headers or {}).items():
+                    self.send_header(name, value)
                 self.send_header("Content-Length", str(len(data)))
                 self.end_headers()
                 self.wfile.write(data)

@@ -5,9 +5,16 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from flows.cli import selection
 from flows.cli.arguments import integer, positive
+
+if TYPE_CHECKING:
+    from pipelines.recipe.read import Recipe
+    from tasks.planning import Planned
+    from tasks.preflight.endpoints import Estimate
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -46,6 +53,7 @@ def _plan(arguments: argparse.Namespace) -> int:
 
         return memory.show(recipe, prepared.chosen, arguments.json, arguments.limit, arguments.prompt_tokens)
     planned, will_run = prepared.planned, prepared.will_run
+    asked = _asked(recipe, planned)
     if arguments.json:
         preflight.require(recipe, will_run)  # before anything is printed: a program reads one document
         print(
@@ -57,6 +65,7 @@ def _plan(arguments: argparse.Namespace) -> int:
                         "action": p.action,
                         "why": p.why,
                         "key": p.key,
+                        **({"endpoints": [asdict(each) for each in asked[p.stage]]} if asked.get(p.stage) else {}),
                     }
                     for p in planned
                 ],
@@ -70,6 +79,16 @@ def _plan(arguments: argparse.Namespace) -> int:
         print(drawing.mermaid(recipe, {p.stage: p.action for p in planned}))
     else:
         print(drawing.plan(recipe, planned))
+        print("".join(f"{each}\n" for listed in asked.values() for each in listed), end="")
     sys.stdout.flush()
     preflight.require(recipe, will_run)
     return 0
+
+
+def _asked(recipe: Recipe, planned: list[Planned]) -> dict[str, list[Estimate]]:
+    """Stage → what the models behind servers that it will ask take."""
+    from tasks.preflight import endpoints
+
+    artifacts = {p.stage: p.artifact.path for p in planned if p.artifact is not None}
+    will_run = [recipe.node(p.stage) for p in planned if p.action == "run"]
+    return {node.name: list(endpoints.estimates(node, artifacts.get(node.labels.get("data", "")))) for node in will_run}

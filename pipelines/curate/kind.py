@@ -12,7 +12,13 @@ from pipelines.recipe.model_path import PATHS, is_stage_name
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import Curate, Source
 from pipelines.recipe.source import SELF_SUPERVISED
-from pipelines.recipe.stage_checks import environment_settings, part_reads, plays_episodes, verifiers_used
+from pipelines.recipe.stage_checks import (
+    environment_settings,
+    part_reads,
+    plays_episodes,
+    tokenizer_settings,
+    verifiers_used,
+)
 from pipelines.recipe.stage_kind import (
     DATA,
     MODEL,
@@ -39,8 +45,6 @@ PROMPTS = "prompts"
 """The selection of new prompts."""
 SOLVER = "difficulty.model"
 """Label of the input of the model that difficulty is measured with, where it is a stage."""
-TOKENIZES = ["path", "revision", "chat_template", "chat_template_kwargs", "chat_template_date", "trust_remote_code"]
-"""Fields of the model that counting a prompt's tokens reads."""
 
 
 class CurateKind(Kind):
@@ -78,7 +82,9 @@ class CurateKind(Kind):
         """Sources, the tokenizer, and the benchmarks that the recipe's evaluations will ask."""
         curate: Curate = node.settings
         model = resolve(node.recipe.model)
-        used = {k: model[k] for k in [*TOKENIZES, *(["dtype", "attention"] if curate.difficulty is not None else [])]}
+        used = tokenizer_settings(node)
+        if curate.difficulty is not None:
+            used |= {name: model[name] for name in ("dtype", "attention")}
         if node.recipe.model.fresh is not None:
             used["tokenizer"] = model["tokenizer"]
         settings: dict[str, Any] = {"curate": resolve(curate), "model": used}

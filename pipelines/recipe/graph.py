@@ -32,19 +32,24 @@ def parse(value: Any) -> Stage:
         known = did_you_mean(value["kind"][:80], stage_kinds())
         raise _error("kind", f"there is no such kind of stage. {known}".rstrip("."), value["kind"])
     kind = kind_named(value["kind"])
-    inputs = {}
+    inputs, endpoints = {}, {}
     for port, about in kind.ports.items():
         text = value.get(port)
         if text is None:
             continue
         names = text if isinstance(text, list) else [text]
+        if about.endpoint and any(isinstance(name, dict) for name in names):
+            endpoints[port] = [name if isinstance(name, dict) else None for name in names] if about.many else text
+            names = [name for name in names if not isinstance(name, dict)]
+            if not about.many or not names:
+                continue
         if not all(isinstance(n, str) for n in names) or (isinstance(text, list) and not about.many) or not names:
             wanted = "names of stages, such as [cold, short]" if about.many else "the name of a stage"
             raise _error(port, f"{wanted} is wanted", text)
         if len(set(names)) < len(names):
             raise _error(port, "a stage is named twice", text)
         inputs[port] = tuple(names)
-    rest = {k: v for k, v in value.items() if k != "kind" and k not in kind.ports}
+    rest = {k: v for k, v in value.items() if k != "kind" and k not in kind.ports} | endpoints
     seed = None
     if "seed" not in kind.settings.model_fields:
         seed = rest.pop("seed", None)
@@ -63,6 +68,10 @@ def _written(stage: Stage, info: SerializationInfo) -> dict[str, Any]:
     ports = kind_named(stage.kind).ports
     inputs = {port: list(names) if ports[port].many else names[0] for port, names in stage.inputs.items()}
     fields = stage.settings.model_dump(mode=info.mode, exclude_defaults=info.exclude_defaults)
+    for port in ports.keys() & fields.keys():
+        asked, read = fields.pop(port), inputs.get(port)
+        written = [*(read or []), *asked] if ports[port].many else asked or read
+        inputs |= {port: written} if written else {}
     return {"kind": stage.kind, **inputs, **({} if stage.seed is None else {"seed": stage.seed}), **fields}
 
 
@@ -135,7 +144,12 @@ def _completed(stages: dict[str, Stage]) -> dict[str, Stage]:
     makes = {name: kind_named(stage.kind).makes for name, stage in stages.items()}
     completed = {}
     for name, stage in stages.items():
-        missing = {p: v for p, v in kind_named(stage.kind).default_inputs(makes).items() if p not in stage.inputs}
+        kind = kind_named(stage.kind)
+        missing = {
+            port: names
+            for port, names in kind.default_inputs(makes).items()
+            if port not in stage.inputs and not (kind.ports[port].endpoint and getattr(stage.settings, port))
+        }
         completed[name] = Stage(stage.kind, stage.settings, {**stage.inputs, **missing}, stage.seed)
     return completed
 
@@ -151,7 +165,7 @@ def _check_port(name: str, port: str, about: Port, stage: Stage, stages: dict[st
     def fitting() -> list[str]:
         return _making(about.takes, name, stages)
 
-    if not named and about.required:
+    if not named and about.required and not (about.endpoint and getattr(stage.settings, port)):
         such = f"such as {fitting()[0]}" if fitting() else f"and none here makes {_or(about.takes)}: add one"
         raise RecipeError(field_name, f"is missing: name the stage whose {_or(about.takes)} it reads, {such}.")
     for source in named:

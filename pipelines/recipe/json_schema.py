@@ -292,8 +292,25 @@ def _stage(settings: JsonObject, ports: dict[str, Port], kind: str) -> JsonObjec
         name = {"type": "string"}
         many = {"anyOf": [name, {"type": "array", "items": name, "minItems": 1}, {"type": "null"}]}
         fields[port] = {**(many if about.many else {"type": ["string", "null"]}), "description": text}
+        if about.endpoint:
+            fields[port] = _with_endpoints(fields[port], settings["properties"][port], about.many)
     seed = {"type": ["integer", "null"], "minimum": 0, "maximum": LARGEST_SEED}
     return {**settings, "properties": {"seed": seed, **settings["properties"], **fields}}
+
+
+def _with_endpoints(stages: JsonObject, section: JsonObject, many: bool) -> JsonObject:
+    """What a port takes that names stages, and models behind servers beside them.
+
+    Args:
+        section: the field that holds the latter.
+    """
+    (endpoint,) = [each for each in (section["items"] if many else section)["anyOf"] if "$ref" in each]
+    text = f"{stages['description']} Or a model behind a server: a section with `endpoint`."
+    if not many:
+        return {"anyOf": [{"type": "string"}, endpoint, {"type": "null"}], "description": text}
+    each = {"anyOf": [{"type": "string"}, endpoint]}
+    listed = {"type": "array", "items": each, "minItems": 1}
+    return {"anyOf": [{"type": "string"}, endpoint, listed, {"type": "null"}], "description": text}
 
 
 def _known(kinds: dict[str, Any]) -> dict[str, JsonObject]:

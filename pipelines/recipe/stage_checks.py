@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from pipelines.recipe.settings import Source
     from pipelines.recipe.stage_kind import Node
 
+TOKENIZES = ("path", "revision", "chat_template", "chat_template_kwargs", "chat_template_date", "trust_remote_code")
+"""Fields of the model that rendering a conversation and counting its tokens reads."""
+
 
 def monitors(settings: Any) -> list[tuple[str, Any]]:
     """(slot, name) of the rules that watch a stage."""
@@ -56,6 +59,12 @@ def model_settings(node: Node, *, initialises: bool = False) -> tuple[dict[str, 
 def base_files(node: Node) -> dict[str, ModelFiles]:
     """The recipe's own model, where the stage loads it."""
     return {"model": ModelFiles(node.recipe.model.path, ("model", "path"))} if node.reads_base else {}
+
+
+def tokenizer_settings(node: Node) -> dict[str, Any]:
+    """The part of the model section that a stage reads which needs the tokenizer of the recipe's model alone."""
+    model = resolve(node.recipe.model)
+    return {name: model[name] for name in TOKENIZES}
 
 
 def data_environments(node: Node) -> tuple[set[str], bool]:

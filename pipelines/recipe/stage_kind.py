@@ -66,6 +66,8 @@ class Port:
     """A port of models that is not required and not given reads the recipe's own model."""
     many: bool = False
     """A list of stages."""
+    endpoint: bool = False
+    """Takes models behind servers too, as sections (`{endpoint: NAME}`); the kind's settings have them under the port's name."""
 
 
 @dataclass(frozen=True)
@@ -279,6 +281,10 @@ class Node:
         """Stages, or `base`, that a port names."""
         return self.stage.inputs.get(port, ())
 
+    def asks_endpoint(self, port: str) -> bool:
+        """Whether a port names a model behind a server."""
+        return self.kind.ports[port].endpoint and bool(getattr(self.settings, port))
+
     @property
     def labels(self) -> dict[str, str]:
         """Label → stage or `base`, of every input. Labels are what keys and the stage's process call the inputs; they hold no
@@ -316,8 +322,14 @@ class Node:
     @property
     def parents(self) -> list[str]:
         """The models that its own model was made from: names of stages, or `base`."""
+        ports = self._models_of
+        return [name for _, names in ports for name in names] if ports else [BASE]
+
+    @property
+    def _models_of(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Each port of models, with the stages, or `base`, that it reads; none where it asks a server alone."""
         ports = [port for port, about in self.kind.ports.items() if MODEL in about.takes]
-        return [name for port in ports for name in self.named(port) or (BASE,)] or [BASE]
+        return [(port, self.named(port) or (() if self.asks_endpoint(port) else (BASE,))) for port in ports]
 
     @property
     def made_from(self) -> set[str]:
@@ -334,8 +346,8 @@ class Node:
     @property
     def reads_base(self) -> bool:
         """Whether it loads the recipe's own model, or what belongs to it, by its path."""
-        ports = [port for port, about in self.kind.ports.items() if MODEL in about.takes]
-        return not ports or any(not self.named(port) or BASE in self.named(port) for port in ports)
+        ports = self._models_of
+        return not ports or any(BASE in names for _, names in ports)
 
 
 def stage_kinds() -> dict[str, Kind]:

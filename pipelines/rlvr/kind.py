@@ -183,6 +183,12 @@ def _check_samples(node: Node) -> None:
                 f"{name} samples single answers, and the rollout {kind} reads episodes",
                 f"Use rollout: stored, or give {name} `episodes: {{max_turns: 10}}`.",
             )
+        if node.recipe.node(name).asks_endpoint("model"):
+            raise RecipeError(
+                "rlvr.samples",
+                f"{name} asks an endpoint, which does not say how likely the tokens of its answers are",
+                "Learn from them in an sft stage, or name a stage that samples a model of the recipe.",
+            )
         if getattr(node.recipe.node(name).settings, "new_prompts", None) is not None:
             raise RecipeError(
                 "rlvr.samples",

@@ -21,7 +21,7 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     settings = Sample.model_validate(job["settings"]["sample"])
     model = Model.model_validate(job["settings"]["model"])
     positions: dict[str, Any] = {
-        "start": str(process.model_of(job)),
+        "start": _start(settings, model, job),
         "guide": f"{job['inputs']['guidance.base']}/model" if "guidance.base" in job["inputs"] else None,
         "data": Path(job["inputs"]["data"]),
         "out": folder / "out",
@@ -44,6 +44,13 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         )
     report.close()
     return metrics
+
+
+def _start(settings: Sample, model: Model, job: dict[str, Any]) -> str:
+    """The model that is sampled; where an endpoint is asked, what counts tokens: the recipe's model, or the tokenizer of the data."""
+    if settings.model is not None:
+        return model.path or f"{job['inputs']['data']}/tokenizer"
+    return str(process.model_of(job))
 
 
 if __name__ == "__main__":

@@ -18,6 +18,7 @@ from pipelines.recipe.stage_checks import (
     environment_settings,
     model_settings,
     plays_episodes,
+    tokenizer_settings,
     verifiers_used,
 )
 from pipelines.recipe.stage_kind import (
@@ -30,6 +31,7 @@ from pipelines.recipe.stage_kind import (
     TORCH,
     VERIFIERS,
     Kind,
+    ModelFiles,
     Node,
     Port,
     Reads,
@@ -46,7 +48,7 @@ class SampleKind(Kind):
     name, settings, module, makes = "sample", Sample, "pipelines.sample", SAMPLES
     ports: ClassVar[dict[str, Port]] = {
         "data": Port((DATA, SAMPLES)),
-        "model": Port((MODEL,), required=False),
+        "model": Port((MODEL,), required=False, endpoint=True),
         "reward_model": Port((REWARD_MODEL,), required=False),
     }
     headlines = ("pass_at_1", "pass_at_k", "length/mean")
@@ -70,7 +72,7 @@ class SampleKind(Kind):
 
     def reads(self, node: Node) -> Reads:
         """The model, and the environments that the data come from."""
-        model, in_key = model_settings(node)
+        model, in_key = model_settings(node) if node.settings.model is None else (tokenizer_settings(node), {})
         environments, any_environment = data_environments(node)
         if node.settings.reference is not None:
             in_key["sample", "reference"] = None
@@ -80,13 +82,15 @@ class SampleKind(Kind):
         return Reads(
             {"sample": resolve(node.settings), "model": model},
             in_key=in_key | names,
-            models=base_files(node) | files,
+            models=_tokenizer(node) | base_files(node) | files,
             environments=environments,
             any_environment=any_environment,
             environment_settings=environment_settings(node),
             verifies=True,
             verifiers=verifiers_used(node),
+            skip=frozenset({"pipelines.sample.asked"}) if node.settings.model is None else frozenset(),
             libraries=(*VERIFIERS, *TEXT, *TORCH),
+            computes=node.settings.model is None,
         )
 
     def check(self, node: Node) -> None:
@@ -111,7 +115,13 @@ class SampleKind(Kind):
                 "it scores answers, and `new_prompts` asks for prompts",
                 "Leave one of the two out.",
             )
-        guidance, (model,) = node.settings.guidance, node.parents
+        if node.settings.model is not None and node.named("reward_model"):
+            raise RecipeError(
+                "sample.reward_model",
+                "it reads the tokens of answers, and an endpoint gives their text",
+                "Leave it out, or score them in an rlvr stage.",
+            )
+        guidance, (model, *_) = node.settings.guidance, node.parents or [BASE]
         if guidance is not None and (model == BASE or guidance.base not in node.recipe.node(model).made_from):
             raise RecipeError(
                 "sample.guidance.base",
@@ -132,6 +142,13 @@ class SampleKind(Kind):
                 "the KL to it is infinite where sampling is greedy or leaves tokens out",
                 "Use a temperature above 0 without top_p, top_k and min_p.",
             )
+
+
+def _tokenizer(node: Node) -> dict[str, ModelFiles]:
+    """What the answers of an endpoint are counted in tokens with: the tokenizer of the recipe's model."""
+    if node.settings.model is None:
+        return {}
+    return {"model": ModelFiles(node.recipe.model.path, ("model", "path"), weights=False)}
 
 
 def _strategies(settings: Sample) -> list[Search]:

@@ -35,12 +35,25 @@ from pipelines.sample.new_prompts import requests
 from pipelines.sample.reference import Reference
 from pipelines.sample.settings import Sample
 from pipelines.sample.shards import Shards
-from pipelines.sample.summary import DRAWN, JUDGE, LOG_RATIO, REWARD, SCORED, SEARCH_SCORE, summary
+from pipelines.sample.summary import (
+    COMPLETION_TOKENS,
+    DRAWN,
+    JUDGE,
+    LOG_RATIO,
+    PROMPT_TOKENS,
+    REWARD,
+    SCORED,
+    SEARCH_SCORE,
+    USAGE,
+    summary,
+)
 from pipelines.search.paths import Question
 from pipelines.search.scores import load_score, reward_scorer
 from pipelines.search.strategies import Searcher
 from pipelines.stage.report import Report
 
+OWN_COMPONENTS = (REWARD, LOG_RATIO, JUDGE, SEARCH_SCORE, DRAWN, SCORED, *USAGE)
+"""Columns of a shard that become components of its rows."""
 _to_json = json.JSONEncoder(sort_keys=True).encode  # `json.dumps` makes an encoder for each row
 
 
@@ -67,7 +80,7 @@ def run(
     While a shard is verified and written, the next one is decoded.
 
     Args:
-        start: folder or hub name of the model.
+        start: folder or hub name of the model, or of the tokenizer that counts the answers of an endpoint.
         data: the curated folder.
         reward_model: folder of a model whose score of each completion becomes the component `reward_model`.
         reference: folder of a model; the component `log_ratio` is then log p(completion) - log p_reference(completion), in nats.
@@ -87,10 +100,14 @@ def run(
     parts = [problems[first : first + per_shard] for first in range(0, len(problems), per_shard)]
     shards = Shards(out, len(parts), report, "sampling")
     if shards.own:
-        with (
-            Drawer(settings, model, start, tokenizer, seed, report, reward_model, reference, guide, scorer) as drawer,
-            ThreadPoolExecutor(1) as writer,
-        ):
+        drawer: Any
+        if settings.model is not None:
+            from pipelines.sample.asked import EndpointDrawer
+
+            drawer = EndpointDrawer(settings, tokenizer, seed, report, len(parts))
+        else:
+            drawer = Drawer(settings, model, start, tokenizer, seed, report, reward_model, reference, guide, scorer)
+        with drawer, ThreadPoolExecutor(1) as writer:
             writing: tuple[int, Future[dict[str, float]]] | None = None
             for number, path in shards.own.items():
                 shards.begin(number)
@@ -117,6 +134,9 @@ def run(
         "metrics": metrics,
     }
     write_atomic(out / samples.ABOUT, json.dumps(about, indent=1, sort_keys=True))
+    if settings.model is not None and settings.model.price is not None:  # which is not what the rows depend on
+        counts = [metrics.get(name, 0.0) for name in (f"usage/{PROMPT_TOKENS}", f"usage/{COMPLETION_TOKENS}")]
+        metrics = metrics | {"usage/cost": settings.model.price.cost(*counts)}
     report.metrics(len(parts), metrics)
     return metrics
 
@@ -127,7 +147,7 @@ def stream_ids(seed: int, uid: str, count: int) -> list[int]:
 
 
 @dataclass(eq=False)
-class _Shard:
+class Shard:
     """Columns of a shard, those that all rows of a problem share apart; the rows of a problem stand together."""
 
     problems: dict[str, list[Any]]
@@ -207,7 +227,7 @@ class Drawer:
         if self.server is not None:
             self.server.close()
 
-    def shard(self, problems: list[Problem], number: int) -> _Shard:
+    def shard(self, problems: list[Problem], number: int) -> Shard:
         """The rows of the problems of a shard; answers are not verified yet."""
         conversations = [chat.with_system_prompt(p.prompt, self.system) for p in problems]
         prompts = chat.render_prompts(self.tokenizer, conversations, [p.tools for p in problems])
@@ -215,8 +235,8 @@ class Drawer:
         shared = {name: [record[name] for record in records] for name in dataset.SCHEMA} | {"prompt_ids": prompts}
         if self.settings.episodes is not None:
             played = list(self.play(problems, prompts, number, self.settings.episodes.max_turns))
-            return _Shard(shared, {name: [row[name] for row in played] for name in played[0]})
-        shard = _Shard(shared, self.draw(problems, prompts))
+            return Shard(shared, {name: [row[name] for row in played] for name in played[0]})
+        shard = Shard(shared, self.draw(problems, prompts))
         self.judge(shard)
         self.grade(shard, problems)
         return shard
@@ -307,7 +327,7 @@ class Drawer:
             name: [getattr(each, field) for each in answers] for name, field in columns.items()
         }
 
-    def judge(self, shard: _Shard) -> None:
+    def judge(self, shard: Shard) -> None:
         """Add the reward model's scores as `reward_model`, the mean of its heads, and the `log_ratio` to the reference; None where a
         completion has none."""
         if self.reference is None and self.rewards is None:
@@ -327,7 +347,7 @@ class Drawer:
         scores = self.rewards.score(sequences, [len(prompt) for prompt in prompts]).mean(1).tolist()
         rows[REWARD] = [score if score == score else None for score in scores]
 
-    def grade(self, shard: _Shard, problems: list[Problem]) -> None:
+    def grade(self, shard: Shard, problems: list[Problem]) -> None:
         """Add the sampled model's own grades as `judge`, from 0 to 1, where the recipe asks for them; None where none can be read."""
         asked = self.settings.self_judge
         if asked is None:
@@ -381,7 +401,7 @@ def _spans(episode: Episode) -> list[list[int]]:
     return spans
 
 
-def _write_shard(shard: _Shard, problems: list[Problem], path: Path, seconds: float) -> dict[str, float]:
+def _write_shard(shard: Shard, problems: list[Problem], path: Path, seconds: float) -> dict[str, float]:
     """Verify and write a shard; its metrics.
 
     Args:
@@ -411,7 +431,9 @@ def _score(rows: dict[str, list[Any]], problems: list[Problem]) -> None:
     asked = [(p.verifier, rows["text"][row], p.answer, p.info) for row in sampled for p in [of_row[row]]]
     rows["score"], rows["correct"] = [None] * count, [None] * count
     rows["status"], rows["components"] = [UNSCORED] * count, ["{}"] * count
-    own = [(name, rows[name]) for name in (REWARD, LOG_RATIO, JUDGE, SEARCH_SCORE, DRAWN, SCORED) if name in rows]
+    own = [(name, rows[name]) for name in OWN_COMPONENTS if name in rows]
+    for row in range(count) if PROMPT_TOKENS in rows else ():  # what was paid for and is not scored
+        rows["components"][row] = _to_json({n: rows[n][row] for n in USAGE if rows[n][row] is not None})
     for row, verdict in zip(sampled, verifiers.verify_many(asked), strict=True):
         rows["score"][row], rows["correct"][row], rows["status"][row] = verdict.score, verdict.correct, verdict.status
         if own or verdict.components:

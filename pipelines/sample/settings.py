@@ -10,6 +10,7 @@ from pipelines.contract import template
 from pipelines.contract.fields import Identifier, Label, Settings, free
 from pipelines.contract.sampling import Sampling
 from pipelines.judges.asker import Concurrency, Endpoint, ModelName, Timeout, Url
+from pipelines.judges.model_endpoint import ModelEndpoint
 from pipelines.recipe.guidance import Guidance
 from pipelines.recipe.search import Search
 from pipelines.recipe.server import Server
@@ -128,9 +129,15 @@ class Comparisons(Endpoint):
         return self
 
 
+OF_OWN_MODELS = ("episodes", "reference", "guidance", "search", "self_judge", "step_labels", "comparisons", "sampler")
+"""Fields of a sample stage that read a model's tokens, or load it."""
+
+
 class Sample(Settings):
     """Completions of a model on the problems of a split."""
 
+    model: ModelEndpoint | None = None
+    """Instead of the name of a stage: a model behind an OpenAI-compatible server, such as a teacher whose answers are to be learned."""
     split: Label = "train"
     k: int = Field(8, ge=1, le=100_000)
     """Completions a problem."""
@@ -167,6 +174,23 @@ class Sample(Settings):
     processes: int = free(1, ge=1, le=100_000)
     """Processes of the stage, one per GPU, each with the whole model: they divide the files of `rows_per_shard` rows. The samples are the
     same bytes for any number of them."""
+
+    @model_validator(mode="after")
+    def _of_endpoint(self) -> Sample:
+        if self.model is None:
+            return self
+        for name in OF_OWN_MODELS:
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"{name}: it needs the model itself, and an endpoint gives its answers alone; leave it out"
+                )
+        if self.processes > 1:
+            raise ValueError(
+                "processes: an endpoint computes no model here, and `concurrency` says how many requests are under way; leave it out"
+            )
+        if self.sampling.adaptive is not None:
+            raise ValueError("sampling.adaptive: an endpoint has one temperature for all tokens; leave it out")
+        return self
 
     @model_validator(mode="after")
     def _answers(self) -> Sample:

@@ -16,6 +16,8 @@ LOG_RATIO = "log_ratio"
 """The component that a reference gives."""
 SEARCH_SCORE, DRAWN, SCORED = "search_score", "drawn_tokens", "scored_tokens"
 """The components that a search gives: the score of what it chose, and the tokens that it drew and scored for it."""
+PROMPT_TOKENS, COMPLETION_TOKENS = USAGE = ("prompt_tokens", "completion_tokens")
+"""The components of an endpoint's answer: the tokens that it counts."""
 JUDGE = "judge"
 """The component that the model's own grade gives."""
 SCORE = "score"
@@ -35,7 +37,8 @@ def summary(out: Path) -> dict[str, float]:
         `cut`: share of rows that ended at the token limit; `entropy/mean` in nats a token, where it was measured; with a
         reward model `reward_model/mean`, and `best_of_k`: share of problems whose completion with the highest such score is correct;
         with a reference `kl/mean`, the mean log-ratio of whole completions, in nats; with `self_judge` `judge/mean`, and `judge/unread`:
-        share of the grades that could not be read; with `search` `search_score/mean`, `drawn_tokens/mean` and `scored_tokens/mean`.
+        share of the grades that could not be read; with `search` `search_score/mean`, `drawn_tokens/mean` and `scored_tokens/mean`;
+        of an endpoint's answers `usage/prompt_tokens` and `usage/completion_tokens`, those of all rows.
         For each reward (`score`, and where they are `reward_model` and `judge`), over the
         problems of which two completions or more have it: `variance/NAME`, its mean variance (ddof 0) over a problem's completions,
         `variance_share/NAME`, that as a share of its variance over all of them, and `zero_variance/NAME`, share of the problems
@@ -70,6 +73,7 @@ def summary(out: Path) -> dict[str, float]:
     ):  # fmt: skip
         if total.get(count):
             metrics[name] = total[summed] / total[count]
+    metrics |= {f"usage/{name}": total[name] for name in USAGE if total.get(f"{name}/rows")}
     for name in VARIED:
         metrics |= _variance(total, name)
     return metrics
@@ -140,7 +144,9 @@ def _of_components(table: Any) -> dict[str, float]:
     import pyarrow.compute as pc
 
     texts = table["components"]
-    if not any(pc.any(pc.match_substring(texts, f'"{name}"')).as_py() for name in (REWARD, LOG_RATIO, JUDGE, DRAWN)):
+    if not any(
+        pc.any(pc.match_substring(texts, f'"{name}"')).as_py() for name in (REWARD, LOG_RATIO, JUDGE, DRAWN, *USAGE)
+    ):
         return {}
     components = [json.loads(text) for text in texts.to_pylist()]
     rewards = [each[REWARD] for each in components if REWARD in each]
@@ -160,7 +166,9 @@ def _of_components(table: Any) -> dict[str, float]:
         rewards_of_rows = [each.get(name) for each in components]
         known = np.array([value is not None for value in rewards_of_rows])
         spreads |= _spread(name, np.array([value or 0.0 for value in rewards_of_rows]), known, np.array(starts))
-    searched = {name: [each[name] for each in components if name in each] for name in (SEARCH_SCORE, DRAWN, SCORED)}
+    searched = {
+        name: [each[name] for each in components if name in each] for name in (SEARCH_SCORE, DRAWN, SCORED, *USAGE)
+    }
     return {
         **spreads,
         **{name: sum(values) for name, values in searched.items()},

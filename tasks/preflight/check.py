@@ -32,7 +32,7 @@ from pipelines.verifiers import SANDBOXED
 from tasks import environment, keys, machine
 from tasks.preflight import corpora as preflight_corpora
 from tasks.preflight import data as preflight_data
-from tasks.preflight import estimate, hub_cache, memory, probe, server
+from tasks.preflight import endpoints, estimate, hub_cache, memory, probe, server
 from tasks.preflight import rewards as preflight_rewards
 from tasks.preflight import rules as preflight_rules
 from tasks.preflight.answers import Asked
@@ -241,6 +241,7 @@ def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
     elif isinstance(node.settings, Evaluate):
         yield from _evaluate(node.name, node.settings, questions)
     yield from _processes(node)
+    yield from endpoints.problems(node)
     for files in node.kind.reads(node).models.values():
         if files.place[0] == node.kind.name and node.kind.makes != DATA:
             yield from _hub(".".join(map(str, (node.name, *files.place[1:]))), str(files.path), "model")
@@ -411,7 +412,7 @@ def _limits(recipe: Recipe, nodes: list[Node], known: dict[str, dict[str, Any]])
         if length is not None and length > positions:
             text = f"{length} tokens do not fit the {positions} positions of {where}"
             yield Problem(f"{node.name}.max_length", text, f"Use at most {positions}{alternative}.")
-        if isinstance(getattr(node.settings, "sampling", None), Sampling):
+        if isinstance(getattr(node.settings, "sampling", None), Sampling) and not endpoints.of_node(node):
             limits[f"{node.name}.sampling.max_tokens"] = node.settings.sampling.max_tokens
         for number, task in enumerate(node.settings.tasks if isinstance(node.settings, Evaluate) else []):
             asked = task.sampling.get("max_gen_toks")

@@ -85,9 +85,18 @@ def test_a_question_that_fails_is_no_answer_and_not_kept():
         assert endpoint(judge).ask(ask("b"))[0].text == "now"
 
 
-@pytest.mark.parametrize("reply", [(401, "no key"), (500, "down")])
-def test_an_endpoint_that_answers_nothing_ends_the_run(reply):
-    with judge_server.running(lambda body: reply) as judge, pytest.raises(UserError, match=f"none of 2 .*{reply[0]}"):
+@pytest.mark.parametrize(
+    ("reply", "said"),
+    [
+        ((500, "down"), r"rlvr\.reward: .*none of 2 .*500"),
+        ((400, "too long"), r"rlvr\.reward: .*none of 2 .*400"),
+        ((401, "no key"), r"rlvr\.reward\.api_key_env: .*refuses the key \(status 401.*Name the variable"),
+        ((404, "no such model"), r"rlvr\.reward\.model: .*does not know it \(status 404.*up to and with /v1"),
+        ((402, "no credit"), r"rlvr\.reward: .*wants to be paid \(status 402.*Add credit"),
+    ],
+)
+def test_an_endpoint_that_answers_nothing_ends_the_run(reply, said):
+    with judge_server.running(lambda body: reply) as judge, pytest.raises(UserError, match=said):
         endpoint(judge).ask(ask("a", "b"))
 
 

@@ -153,3 +153,17 @@ def test_hover_text_is_that_of_the_settings_page():
     page = (toys.ROOT / "docs" / "settings.md").read_text()
     fields = {name: about for name, about in SCHEMA["properties"].items() if "description" in about}
     assert len(fields) > 4 and all(about["description"] in page for about in fields.values())
+
+
+def test_a_model_may_be_behind_a_server():
+    """As `whetstone schema` says it today; the shipped one follows with the next `make docs`."""
+    from pipelines.recipe.json_schema import recipe_schema
+
+    schema = jsonschema.Draft202012Validator(recipe_schema())
+
+    def accepted(model):
+        stages = {"rows": {"kind": "curate", **BODY["curate"]}, "a": {"kind": "sample", "data": "rows", "model": model}}
+        return schema.is_valid({"name": "mine", "model": {"path": "org/model"}, "stages": stages})
+
+    assert accepted("rows") and accepted(None) and accepted({"endpoint": "m", "price": {"prompt": 1}})
+    assert not accepted({"endpoint": "m", "urll": "x"}) and not accepted({"url": "http://h"}) and not accepted(["m"])

@@ -407,6 +407,35 @@ def test_a_judge_of_a_rollout_must_answer_too(tmp_path, home, known, monkeypatch
     assert "no answer" in asked["rlvr.rollout.judge.url"]
 
 
+def test_a_teacher_must_answer(tmp_path, home, known, monkeypatch):
+    """And its answers may be longer than the recipe's own model can read."""
+    monkeypatch.setattr(http_probe, "PROBE_SECONDS", 0.5)
+
+    def problems_of(**teacher):
+        body = yaml.safe_load(toys.recipe(tmp_path).read_text())
+        answers = {
+            "kind": "sample",
+            "data": "rows",
+            "model": {"endpoint": "m", **teacher},
+            "sampling": {"max_tokens": 999},
+        }
+        body = {
+            "name": "x",
+            "model": body["model"],
+            "stages": {"rows": {"kind": "curate", **body["curate"]}, "answers": answers},
+        }
+        path = tmp_path / "teacher.yaml"
+        path.write_text(yaml.safe_dump(body))
+        return {p.field: str(p) for p in preflight.examine(read_recipe(path), ["answers"])}
+
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    assert "where is the model?" in problems_of()["answers.model.url"]
+    assert "no answer" in problems_of(url="http://127.0.0.1:9/v1")["answers.model.url"]
+    assert "export NO_SUCH_KEY" in problems_of(api_key_env="NO_SUCH_KEY", url="http://h")["answers.model.api_key_env"]
+    with judge_server.running(lambda body: "") as server:
+        assert not problems_of(url=server.url)
+
+
 @pytest.mark.slow
 def test_functions_that_are_terms_are_imported(tmp_path, home):
     terms = ["verifier", {"kind": "function", "path": "textwrap:dedent"}]
