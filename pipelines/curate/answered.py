@@ -9,6 +9,7 @@ from pipelines.curate.mapping import to_problem
 from pipelines.curate.sources import rows
 from pipelines.curate.values import RowError
 from pipelines.recipe.settings import Source
+from pipelines.recipe.source import OF_ROWS
 
 FIRST_ROWS = 1000
 """Rows that are looked at."""
@@ -22,7 +23,7 @@ def has_answers(source: Source) -> bool:
     Raises:
         DataError: as `rows`.
     """
-    if source.kind not in ("file", "hub") or source.self_supervised or source.text_column:
+    if source.kind not in OF_ROWS or source.self_supervised or source.text_column:
         return True
     if source.verifier or "answer" in source.columns:
         return True

@@ -8,10 +8,11 @@ from typing import Any, ClassVar
 from pipelines.base import plugins
 from pipelines.base.errors import DataError, RecipeError, did_you_mean
 from pipelines.data import remote
+from pipelines.recipe import fetched
 from pipelines.recipe.model_path import PATHS, is_stage_name
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import Curate, Source
-from pipelines.recipe.source import SELF_SUPERVISED
+from pipelines.recipe.source import OF_ROWS, SELF_SUPERVISED
 from pipelines.recipe.stage_checks import (
     environment_settings,
     part_reads,
@@ -103,14 +104,14 @@ class CurateKind(Kind):
             environment_settings=made_with.copy(),
             rows_from=made_in,
             rows_settings=made_with,
-            rows_name_environments=any(s.kind in ("file", "hub") for s in curate.sources),
+            rows_name_environments=any(s.kind in OF_ROWS for s in curate.sources),
             verifies=True,
             verifiers=verifiers_used(node),
             libraries=(*VERIFIERS, *TEXT, "datasets", "xxhash"),
             computes=curate.difficulty is not None,
         )
         for number, source in enumerate(curate.sources):
-            if source.kind in ("file", "hub"):
+            if source.kind in OF_ROWS:
                 place: Place = ("curate", "sources", number, "path")
                 reads.sources[f"sources.{number}"] = (source, place)
             elif source.kind == "stage":
@@ -145,12 +146,14 @@ class CurateKind(Kind):
         listed: list[Source] = node.settings.sources
         labels = [stage_label(n) if source.kind == "stage" else None for n, source in enumerate(listed)]
         solver = {"solver": SOLVER} if _solver(node.settings) is not None else {}
-        urls = [str(s.path) for s in listed if s.kind == "file" and remote.is_url(str(s.path))]
+        addresses = {fetched.address(s): s for s in listed if fetched.address(s) is not None}
+        for source in addresses.values():
+            fetched.listing(source)
         return {
             **({"benchmark_texts": texts} if texts else {}),
             **({"samples": labels} if any(labels) else {}),
             **solver,
-            **({"remote": {url: remote.pinned(url) for url in urls}} if urls else {}),
+            **({"remote": {where: remote.pinned(str(where)) for where in addresses}} if addresses else {}),
         }
 
     def imports(self, node: Node) -> list[str]:
@@ -162,7 +165,7 @@ class CurateKind(Kind):
         """Files are there, verifiers exist."""
         for number, source in enumerate(node.settings.sources):
             field = f"curate.sources.{number}"
-            if source.kind == "file" and not remote.is_url(str(source.path)):
+            if source.kind == "file" and fetched.address(source) is None:
                 _check_files(str(source.path), field)
             if source.self_supervised is not None:
                 _check_self_supervised(source.self_supervised, field)

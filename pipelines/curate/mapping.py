@@ -16,6 +16,7 @@ from pipelines.curate.values import RowError, check_text, kind, normalise, parse
 from pipelines.data import chat, pairs, steps
 from pipelines.data.records import PREFERENCES, RAW_TEXT, TURN_WEIGHTS, Message, Problem
 from pipelines.recipe.settings import Source
+from pipelines.recipe.source import OF_ROWS
 
 PROMPTS = ("prompt", "problem", "question", "instruction", "input", "query", "Question", "Problem")
 CONVERSATIONS = ("messages", "conversations", "conversation")
@@ -65,7 +66,7 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool, answere
         prompt = chat.with_preferences(prompt, info[PREFERENCES])
     if weights := _turn_weights(talk, known):
         info[TURN_WEIGHTS] = weights
-    name = row.name("data_source") or str(source.task or source.path)
+    name = row.name("data_source") or source.label
     own_uid = _uid(row, source)
     asked_for = [column for column in (*choices.COLUMNS, *CONTEXTS) if column in row.used]
     for raw in (row.column(source, "answer", ANSWERS), *asked_for):
@@ -111,7 +112,7 @@ def _complete_info(info: dict[str, Any], row: Cells, source: Source, verifier: s
         raise RowError("verifier", "unknown verifier", repr(verifier[:40]))
     info.setdefault("split", source.split)
     played = info.get("environment")
-    if played is not None and source.kind in ("file", "hub") and environments.runs_outside(str(played)):
+    if played is not None and source.kind in OF_ROWS and environments.runs_outside(str(played)):
         raise RowError("info.environment", "rows of files may not name an environment that runs code or asks a server")
     offered.add_corpus(source, str(verifier), info)
     offered.add_tools(row, source, info)
@@ -124,7 +125,7 @@ def _raw_text(row: Cells, source: Source) -> Problem:
     text = "" if missing(value) else normalise(text_of(value, column))
     if not text:
         raise RowError(column, "no text")
-    name = row.name("data_source") or str(source.task or source.path)
+    name = row.name("data_source") or source.label
     row.lost.update(each[:100] for each, value in row.items() if each not in row.used | {column} and not missing(value))
     info = {"split": source.split, RAW_TEXT: text}
     uid = problem_uid(name, [{"role": "text", "content": text}])

@@ -9,6 +9,7 @@ from pipelines.base.errors import UserError
 from pipelines.curate.cells import Cells, missing
 from pipelines.curate.values import RowError, kind, parse_json, plain
 from pipelines.recipe.settings import Source
+from pipelines.recipe.source import OF_ROWS
 
 MEANT = ("default", "const")
 """Keys of a schema that may hold a null."""
@@ -20,7 +21,7 @@ def add_corpus(source: Source, verifier: str, info: dict[str, Any]) -> None:
     Raises:
         RowError: it searches, and the source has no corpus, or the row has another.
     """
-    if source.kind not in ("file", "hub"):
+    if source.kind not in OF_ROWS:
         return
     searching = [info] if verifier == "retrieval" else []
     box = info.get("toolbox")
@@ -50,7 +51,7 @@ def add_tools(row: Cells, source: Source, info: dict[str, Any]) -> None:
         raise RowError("info.toolbox", "not a list of tools")
     kinds = [spec if isinstance(spec, str) else spec.get("kind") for spec in specs]
     unsafe = [name for name in kinds if name in tools.RUNS_CODE]
-    if unsafe and source.kind in ("file", "hub"):
+    if unsafe and source.kind in OF_ROWS:
         raise RowError("info.toolbox", "rows of files may not name tools that run code", f"{unsafe[0]}")
     if "tools" not in info:
         try:

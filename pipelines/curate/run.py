@@ -21,7 +21,7 @@ from pipelines.curate.formats import Row
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
 from pipelines.curate.values import RowError
-from pipelines.data import chat, pairs, remote
+from pipelines.data import chat, pairs
 from pipelines.data import samples as sampled
 from pipelines.data.control import rendered_mark
 from pipelines.data.dataset import from_row, iter_problems
@@ -31,6 +31,7 @@ from pipelines.data.steps import STEPS
 from pipelines.data.template import PLAIN_TEMPLATE, TOOLS_TEMPLATE
 from pipelines.data.writer import Writer
 from pipelines.engine import models
+from pipelines.recipe import fetched
 from pipelines.recipe.settings import Curate, Source
 from pipelines.stage.report import Report
 
@@ -102,12 +103,12 @@ def run(
 def _fetch(curate: Curate, report: Report) -> None:
     """Copy what sources name by an address to this machine, as far as it is not here."""
 
-    def fetched(done: int, total: int | None) -> None:
+    def show(done: int, total: int | None) -> None:
         report.progress(done / 1e6, max(total or 0, done) / 1e6, "fetching", unit="MB")
 
     for source in curate.sources:
-        if source.kind == "file" and remote.is_url(str(source.path)):
-            remote.fetch(str(source.path), fetched)
+        if fetched.address(source) is not None:
+            fetched.fetch(source, show)
 
 
 def question_text(problem: Problem) -> str:
@@ -215,7 +216,7 @@ def _first_pass(
     expected = sum(source.size or 0 for source in curate.sources)
     writer = Writer(work, curate.batch_rows)
     for origin, source in enumerate(curate.sources):
-        label = str(source.task or source.path)
+        label = source.label
         controls: list[Problem] = []
         alike = _Alike()
         answered = has_answers(source)
@@ -373,7 +374,7 @@ def _second_pass(
                 else RowError("prompt", "the model's chat template refuses it", str(error)[:200])
             )
             columns = {"uid": problem.uid, "prompt": problem.prompt}
-            counts.quarantine(str(source.task or source.path), Row("kept rows", number + 1, columns), refusal)
+            counts.quarantine(source.label, Row("kept rows", number + 1, columns), refusal)
             continue
         if reason:
             counts.drop("length", problem, reason)

@@ -16,11 +16,11 @@ from pipelines.base.errors import DataError, did_you_mean
 from pipelines.curate import selected
 from pipelines.curate.formats import ENDINGS, Limits, Row, narrow, read_file, shorten
 from pipelines.curate.values import RowError
-from pipelines.data import remote
 from pipelines.data.dataset import to_row
 from pipelines.data.files import data_files, shown_names
+from pipelines.recipe import fetched
 from pipelines.recipe.settings import Source
-from pipelines.recipe.source import SELF_SUPERVISED
+from pipelines.recipe.source import OF_ROWS, SELF_SUPERVISED
 from pipelines.verifiers.reasoning_gym import refusal
 
 ROWS_TO_FIND_COLUMNS = 1000
@@ -36,11 +36,17 @@ def rows(source: Source, folder: Path | None = None) -> Iterator[Row]:
     Raises:
         DataError: the source cannot be opened, a file of it is damaged, or no row has a column that `columns` names.
     """
-    readers = {"reasoning_gym": _reasoning_gym, "environment": _environment, "file": _files, "hub": _hub}
+    readers = {
+        "reasoning_gym": _reasoning_gym,
+        "environment": _environment,
+        "file": _files,
+        "hub": _hub,
+        "sql": _copies,
+    }
     if source.kind == "stage":
         yield from itertools.islice(_stage(source, folder), source.size)
         return
-    limit = source.size if source.kind in ("file", "hub") else None
+    limit = source.size if source.kind in OF_ROWS else None
     read = _with_columns(source, itertools.islice(readers[source.kind](source), limit))
     yield from of_texts(read, source) if source.self_supervised else read
 
@@ -86,7 +92,7 @@ def _require_columns(source: Source, missing: set[str], known: dict[str, None]) 
         existing = ", ".join(list(known)[:50])
         raise DataError(
             f"curate.sources.columns.{field}",
-            f"{source.path or source.task} has no column {column!r}",
+            f"{source.label} has no column {column!r}",
             f"Its columns: {existing}.",
         )
 
@@ -133,7 +139,7 @@ def _stage(source: Source, folder: Path | None) -> Iterator[Row]:
 
 
 def _files(source: Source) -> Iterator[Row]:
-    if remote.is_url(str(source.path)):
+    if fetched.address(source) is not None:
         yield from _copies(source)
         return
     paths = data_files(str(source.path))
@@ -143,8 +149,8 @@ def _files(source: Source) -> Iterator[Row]:
 
 
 def _copies(source: Source) -> Iterator[Row]:
-    """Rows of what is at an address, which messages name in the place of the copies."""
-    for copy, file in remote.fetch(str(source.path)).items():
+    """Rows of what lies elsewhere, which messages name in the place of the copies."""
+    for copy, file in fetched.fetch(source).items():
         try:
             yield from _read({copy: file.name}, source)
         except DataError as error:

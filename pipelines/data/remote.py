@@ -96,11 +96,22 @@ def listing(url: str) -> list[RemoteFile]:
     Raises:
         DataError: nothing is there, it is no file, the store cannot be asked, or a library is missing.
     """
-    asked, files = _known.get(url, (0.0, []))
-    if not files or time.monotonic() - asked > REMEMBERED_S:
+    files = remembered(url)
+    if not files:
         files = _ask(url)
-        _known[url] = (time.monotonic(), files)
+        remember(url, files)
     return files
+
+
+def remembered(url: str) -> list[RemoteFile]:
+    """What was at an address within the last `REMEMBERED_S` seconds, or is pinned; empty where it must be asked."""
+    asked, files = _known.get(url, (0.0, []))
+    return files if time.monotonic() - asked <= REMEMBERED_S else []
+
+
+def remember(url: str, files: list[RemoteFile]) -> None:
+    """Note what is at an address now."""
+    _known[url] = (time.monotonic(), files)
 
 
 def local_copies(url: str) -> list[Path]:

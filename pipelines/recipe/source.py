@@ -28,11 +28,15 @@ OF_RAW_ROWS = (
 OF_KINDS = {
     "task": ("reasoning_gym", "environment"),
     "config": ("reasoning_gym", "environment"),
-    "path": ("file", "hub", "stage"),
+    "path": ("file", "hub", "stage", "sql"),
     "name": ("hub",),
     "revision": ("hub",),
+    "query": ("sql",),
+    "url_env": ("sql",),
 }
 """Fields that only sources of some kinds read."""
+OF_ROWS = ("file", "hub", "sql")
+"""Kinds of sources with rows that somebody has written."""
 OF_QUESTIONS = ("columns", "verifier", "answer_from", "prompt_template", "system", "preferences")
 """Those that say which problem a row is."""
 
@@ -81,7 +85,7 @@ def _kind(value: Any) -> Any:
 class Source(Settings):
     """Where problems come from."""
 
-    kind: Literal["reasoning_gym", "environment", "file", "hub", "stage"]
+    kind: Literal["reasoning_gym", "environment", "file", "hub", "sql", "stage"]
     task: PartName | None = None
     """reasoning_gym: the task's name; environment: its name."""
     size: int | None = Field(None, ge=1, le=1_000_000_000)
@@ -94,7 +98,12 @@ class Source(Settings):
     """Splits that this source's records go to; default: all of `curate.splits`."""
     path: Line | None = None
     """file: a JSONL, JSON, Parquet or CSV file or glob, also at an address (`s3://`, `gs://`, `hf://`, ...);
-    hub: the dataset's name or a local dataset folder; stage: the name of a stage of kind `sample`."""
+    hub: the dataset's name or a local dataset folder; sql: SQLAlchemy's address of a database (`sqlite:///rows.db`);
+    stage: the name of a stage of kind `sample`."""
+    query: str | None = Field(None, min_length=1, max_length=100_000)
+    """sql: a SELECT whose columns are those of a row; it may name what it leaves out by LIMIT."""
+    url_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$", max_length=100)] | None = None
+    """sql: the environment variable with the database's address, where a user or a password is in it; else `path` has the address."""
     select: Annotated[Selection, BeforeValidator(_kind, json_schema_input_type=SelectionKind | Selection)] | None = None
     """stage: which completions become records."""
     name: Line | None = None
@@ -132,12 +141,23 @@ class Source(Settings):
     """Aims whose worth each record names in its system message and in `info.preferences`: weights that add up to 1, drawn from `seed` and
     the prompt. Terms of a reward with `weight: preference` take theirs."""
 
+    @property
+    def label(self) -> str:
+        """What its records name as their source, unless their rows do."""
+        return str(self.task or self.path or self.url_env)
+
     @model_validator(mode="after")
     def _complete(self) -> Source:
         if self.kind in ("reasoning_gym", "environment") and not (self.task and self.size):
             raise ValueError(f"a source of kind {self.kind} needs `task` and `size`")
         if self.kind in ("file", "hub", "stage") and not self.path:
             raise ValueError(f"a {self.kind} source needs `path`")
+        if self.kind == "sql" and (self.query is None or (self.path is None) is (self.url_env is None)):
+            raise ValueError(
+                "a sql source needs `query`, and the database's address: `path`, or `url_env` where it is secret"
+            )
+        if self.kind == "sql" and self.size is not None:
+            raise ValueError("rows of a query have no order; write LIMIT in it in the place of `size`")
         if (self.kind == "stage") != (self.select is not None):
             raise ValueError(
                 "`select` says which completions of a sample stage become records: kind stage needs it, no other takes it"
@@ -147,13 +167,13 @@ class Source(Settings):
                 raise ValueError(
                     f"{name} is read of sources of kind {' and '.join(kinds)}, and this is a {self.kind} source: leave it out"
                 )
-        if self.corpus is not None and self.kind not in ("file", "hub"):
+        if self.corpus is not None and self.kind not in OF_ROWS:
             raise ValueError("`corpus` is what rows of a file or hub source search; environments take one in `config`")
-        if self.self_supervised and self.kind not in ("file", "hub"):
+        if self.self_supervised and self.kind not in OF_ROWS:
             raise ValueError("`self_supervised` makes problems of the texts of a file or hub source")
         if self.text_column is not None:
             watched = self.kind == "environment" and self.text_column == OBSERVATIONS
-            if not watched and (self.kind not in ("file", "hub") or self.self_supervised):
+            if not watched and (self.kind not in OF_ROWS or self.self_supervised):
                 raise ValueError(
                     "`text_column` makes records of the texts of a file or hub source, or of the `observations` of an environment's expert"
                 )

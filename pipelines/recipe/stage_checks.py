@@ -152,7 +152,7 @@ def check_episodes(node: Node, field: str, value: str, split: str, plays: bool) 
         if plays and (source.kind == "reasoning_gym" or source.self_supervised):
             raise RecipeError(
                 field,
-                f"{value} plays episodes, and the problems of {where} ({source.task or source.path}) name no environment",
+                f"{value} plays episodes, and the problems of {where} ({source.label}) name no environment",
                 "Use a source of kind environment, or ask for single answers.",
             )
         if not plays and environment and environments.only_episodes_score(environment):
@@ -196,7 +196,7 @@ def check_pairs(section: str, node: Node) -> None:
         if source.kind in ("reasoning_gym", "environment") or source.text_column or chosen not in (None, *PAIRED):
             raise RecipeError(
                 f"{section}.data",
-                f"{name}.sources.{number} ({source.task or source.path}) makes no pairs of answers",
+                f"{name}.sources.{number} ({source.label}) makes no pairs of answers",
                 "Read a sample stage with select: pairs, or a file with chosen and rejected.",
             )
 

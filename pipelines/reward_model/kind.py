@@ -7,6 +7,7 @@ from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import bind
 from pipelines.contract.provenance import Provenance
 from pipelines.recipe.provenance import of_labels
+from pipelines.recipe.source import OF_ROWS
 from pipelines.recipe.stage_checks import check_pairs, data_sources, plays_episodes
 from pipelines.recipe.stage_kind import REWARD_MODEL, Node
 from pipelines.recipe.train_kind import FixedDataKind
@@ -75,7 +76,7 @@ def _check_steps(loss: Bound, node: Node) -> None:
     if settings.step_labels is None:
         return
     for name, number, source in data_sources(node):
-        of_rows = "steps" if source.kind in ("file", "hub") else source.kind
+        of_rows = "steps" if source.kind in OF_ROWS else source.kind
         kind = source.select.kind if source.select is not None else of_rows
         if kind != "steps":
             raise RecipeError(

@@ -11,6 +11,7 @@ from typing import Any
 
 from pipelines.base.files import digest
 from pipelines.base.project import ROOT
+from pipelines.recipe import fetched
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.stage_kind import Node, Place, Reads, brought_by, in_its_code
 from tasks.keys import files, sections, source, versions
@@ -149,7 +150,7 @@ def _key_settings(recipe: Recipe, reads: Reads) -> dict[str, Any]:
         if files.is_local(each.path):
             _set(settings, each.place, ELSEWHERE)
     for data_source, place in reads.sources.values():
-        if files.remote_files(data_source) or files.source_files(data_source)[1]:
+        if fetched.address(data_source) or files.source_files(data_source)[1]:
             _set(settings, place, ELSEWHERE)
     template = settings.get("model", {}).get("chat_template")
     if template and "{" not in template and Path(template).expanduser().is_file():

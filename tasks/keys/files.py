@@ -13,8 +13,8 @@ import yaml
 
 from pipelines.base.errors import DataError
 from pipelines.base.files import file_sha256
-from pipelines.data import remote
 from pipelines.data.files import data_files, data_root
+from pipelines.recipe import fetched
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.settings import Source
@@ -75,20 +75,12 @@ def model_source(path: str | None, *, weights: bool, code: bool) -> tuple[Path, 
 
 def source_files(source: Source) -> tuple[Path, list[Path]]:
     """The files that a source reads and the folder that their names are relative to: a glob's part without wildcards."""
+    if fetched.address(source) is not None:
+        return Path(), []
     if source.kind == "hub":
         folder = Path(str(source.path)).expanduser()
         return folder, [p for p in _below(folder) if not _unread(p, keep_readme=True)] if folder.is_dir() else []
     return data_root(str(source.path)), [p for p in data_files(str(source.path)) if p.is_file()]
-
-
-def remote_files(source: Source) -> list[remote.RemoteFile]:
-    """The files of a source that is an address, each with its version; none of other sources.
-
-    Raises:
-        DataError: the store cannot be asked, or nothing is there.
-    """
-    path = str(source.path)
-    return remote.listing(path) if source.kind == "file" and remote.is_url(path) else []
 
 
 def is_local(path: str | None) -> bool:
@@ -211,11 +203,11 @@ def of_stage(recipe: Recipe, reads: Reads, benchmarks: Path) -> tuple[Files, lis
     files, code = Files(), []
     for label, (source, place) in reads.sources.items():
         try:
-            for file in remote_files(source):
+            for file in fetched.listing(source):
                 name = f"{label}/{file.name}"
                 files.digests[name], files.where[name] = file.version, file.url
         except DataError as error:
-            raise error.moved(remote.FIELD, ".".join(map(str, place))) from None
+            raise error.moved("curate.sources", ".".join(map(str, place[:-1]))) from None
         files.add(label, *source_files(source))
     for names, own_folder in reads.benchmarks:
         include = local_folder(own_folder)

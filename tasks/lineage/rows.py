@@ -10,6 +10,7 @@ from evaluation import samples
 from pipelines.base.errors import UserError
 from pipelines.base.files import json_lines, read_object, reported
 from pipelines.data import dataset
+from pipelines.recipe.source import OF_ROWS
 from pipelines.recipe.stage_kind import DATA, MODEL, SCORES, kind_of_run
 from tasks import brought, environment
 from tasks.store.artifacts import Artifact
@@ -143,10 +144,10 @@ def _source(curation: Artifact, name: str) -> dict[str, Any]:
     """The recipe's source of a row, as far as its name tells."""
     sources = _settings(curation).get("sources") or []
     where = curation.parts.get("where") or {}
-    matching = [s for s in sources if name in (str(s.get("task")), str(s.get("path")), str(s.get("name")))]
+    matching = [s for s in sources if name in (str(s.get(k)) for k in ("task", "path", "name", "url_env"))]
     chosen = matching or (sources if len(sources) == 1 else [])
     about = {k: v for s in chosen[:1] for k, v in s.items() if k in ("kind", "task", "path", "size", "seed", "split")}
-    return {"name": name, **about, "files": list(where.values())[:8] if about.get("kind") in ("file", "hub") else []}
+    return {"name": name, **about, "files": list(where.values())[:8] if about.get("kind") in OF_ROWS else []}
 
 
 def _readers(known: Known, data: list[str]) -> list[Artifact]:

@@ -11,6 +11,7 @@ from typing import Any
 from evaluation import paired, samples
 from pipelines.base.errors import did_you_mean
 from pipelines.base.files import REPORT, file_sha256, json_lines, read_manifest, read_object, reported
+from pipelines.recipe.source import OF_ROWS
 from pipelines.recipe.stage_kind import BASE, DATA, MODEL, SCORES
 from tasks import brought, environment
 from tasks.store import artifacts, index
@@ -230,7 +231,7 @@ class _Tracer:
                 f"{k}: {source[k]}" for k in ("kind", "size", "seed", "split", "licence") if source.get(k) is not None
             ]
             node = Node(f"{reader}/source{number}", "source", f"{source.get('kind')}: {place}", about)
-            if source.get("kind") in ("file", "hub"):
+            if source.get("kind") in OF_ROWS:
                 versions = {n: files[n] if ":" in str(files[n]) else f"sha256 {str(files[n])[:12]}" for n in names[:8]}
                 node.about += [f"{where.get(n, n)} {version}" for n, version in versions.items()]
             self.graph.add(node, reader)

@@ -20,6 +20,7 @@ from pipelines.base.errors import ModelError, Problem, RecipeError, did_you_mean
 from pipelines.base.files import digest, free_bytes
 from pipelines.base.secrets import redact
 from pipelines.contract.sampling import Sampling
+from pipelines.recipe import fetched
 from pipelines.recipe.check import check_base, check_stage
 from pipelines.recipe.model_path import gguf_of, is_stage_name
 from pipelines.recipe.read import Recipe
@@ -270,7 +271,9 @@ def _curate(stage: str, curate: Curate, questions: list[Question]) -> Iterator[P
     for number, source in enumerate(curate.sources):
         field = f"{stage}.sources.{number}"
         faults = []
-        if source.kind == "file":
+        if fetched.address(source) is not None:
+            faults = list(preflight_data.fetched_problems(field, source))
+        elif source.kind == "file":
             faults = list(preflight_data.file_problems(f"{field}.path", str(source.path)))
         elif source.kind == "hub":
             faults = list(_hub(f"{field}.path", str(source.path), "dataset"))

@@ -13,6 +13,7 @@ from pipelines.curate.formats import ENDINGS
 from pipelines.data import remote
 from pipelines.data.files import data_files
 from pipelines.data.records import Part
+from pipelines.recipe import fetched
 from pipelines.recipe.settings import Source
 from pipelines.recipe.stage_checks import data_sources, feeding
 from pipelines.recipe.stage_kind import Node
@@ -28,23 +29,24 @@ def question(source: Source) -> dict[str, Any] | None:
     """What is asked of the process that reads and generates; None for sources of which nothing is known before the run."""
     if source.kind in GENERATED:
         return {"ask": ASK, "source": source.model_dump(mode="json")}
-    if source.kind == "file" and remote.is_url(str(source.path)):
-        return _of_copies(source)
+    where = fetched.address(source)
+    if where is not None:
+        return _of_copies(source, where)
     if source.kind == "file" and data_files(str(source.path)):
         files = [str(file) for file in data_files(str(source.path))]
         return {"ask": ASK, "source": source.model_dump(mode="json"), "files": files}
     return None
 
 
-def _of_copies(source: Source) -> dict[str, Any] | None:
-    """What is asked of a source at an address whose files were fetched before."""
-    url = str(source.path)
+def _of_copies(source: Source, where: str) -> dict[str, Any] | None:
+    """What is asked of a source that lies elsewhere and whose files were fetched before."""
     try:
-        files = [str(copy) for copy in remote.local_copies(url)]
+        fetched.listing(source)
+        files = [str(copy) for copy in remote.local_copies(where)]
     except DataError:
         return None
     about = {"ask": ASK, "source": source.model_dump(mode="json"), "files": files}
-    return about | {"remote": remote.pinned(url)} if files else None
+    return about | {"remote": remote.pinned(where)} if files else None
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
@@ -52,7 +54,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     first rows becomes one, or the source cannot be read."""
     source = Source.model_validate(question["source"])
     if "remote" in question:
-        remote.pin(str(source.path), question["remote"])
+        remote.pin(str(fetched.address(source)), question["remote"])
     try:
         return _first_record(source)
     except UserError as error:
@@ -65,10 +67,7 @@ def refusal(error: UserError) -> dict[str, Any]:
 
 
 def file_problems(field: str, path: str) -> Iterator[Problem]:
-    """What is wrong with a file, or with what a pattern finds, here or at an address."""
-    if remote.is_url(path):
-        yield from _remote(field, path)
-        return
+    """What is wrong with a file, or with what a pattern finds."""
     paths = data_files(path)
     if not paths:
         yield Problem(field, f"no file at {path}", f"Paths are relative to {Path.cwd()}.")
@@ -92,18 +91,23 @@ def file_problems(field: str, path: str) -> Iterator[Problem]:
             yield Problem(field, f"{file} is empty", "Leave the source out, or fill the file.")
 
 
-def _remote(field: str, url: str) -> Iterator[Problem]:
-    """What is at an address can be read; it is not fetched."""
+def fetched_problems(field: str, source: Source) -> Iterator[Problem]:
+    """What is wrong with a source that lies elsewhere; files of stores are not fetched.
+
+    Args:
+        field: of the source.
+    """
     try:
-        files = remote.listing(url)
+        files = fetched.listing(source)
     except DataError as error:
-        yield from error.moved(remote.FIELD, field).problems
+        yield from error.moved("curate.sources", field).problems
         return
     for file in files:
         if not file.name.lower().endswith(ENDINGS):
-            yield Problem(field, f"{file.url} does not end in {', '.join(ENDINGS)}", "Give it the ending it has.")
+            endings = ", ".join(ENDINGS)
+            yield Problem(f"{field}.path", f"{file.url} does not end in {endings}", "Give it the ending it has.")
         elif file.size == 0:
-            yield Problem(field, f"{file.url} is empty", "Leave the source out, or fill the file.")
+            yield Problem(f"{field}.path", f"{file.url} is empty", "Leave the source out, or fill the file.")
 
 
 def _first_record(source: Source) -> dict[str, Any]:
@@ -130,7 +134,7 @@ def _first_record(source: Source) -> dict[str, Any]:
         except RowError as error:
             why = why or f"{row.place}: {error}"
     if tried == 0:
-        return {"problem": f"{source.task or source.path} has no rows"}
+        return {"problem": f"{source.label} has no rows"}
     if not told:
         of = "its only row becomes no record" if tried == 1 else f"none of its first {tried} rows becomes a record"
         return {"problem": f"{of}: {why}"}
@@ -166,7 +170,7 @@ def _lacking(node: Node, known: Mapping[str, Mapping[str, Any]]) -> Iterator[Pro
         where = f"{name}.sources.{number}"
         parts = known.get(where, {}).get("parts")
         read = source.splits is None or node.settings.split in source.splits
-        if parts is None or source.kind != "file" or part in parts or not read:
+        if parts is None or source.kind not in ("file", "sql") or part in parts or not read:
             continue
         fixes = {
             Part.GOLD: f"columns: {{answer: COLUMN}} names their column; a reward that needs none is {node.name}.reward: "
@@ -177,6 +181,6 @@ def _lacking(node: Node, known: Mapping[str, Mapping[str, Any]]) -> Iterator[Pro
         columns = ", ".join(known[where]["columns"])[:300]
         yield Problem(
             where,
-            f"{source.path} has no {part}, and {node.name} reads one of every record",
+            f"{source.label} has no {part}, and {node.name} reads one of every record",
             f"{fixes[part]}. Its columns: {columns}.",
         )

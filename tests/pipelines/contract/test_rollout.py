@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import toys
 from hypothesis import given
 from hypothesis import strategies as st
+from method_toys import spec
 
 from pipelines.contract.catalogue import bind, names
 from pipelines.contract.rollout import GroupOutcome
@@ -36,9 +38,9 @@ def test_only_what_the_policy_wrote_and_was_scored_is_evidence(kinds):
 def test_a_group_that_nobody_could_score_changes_no_curriculum():
     """It counted as all incorrect once; a demonstration beside it as correct."""
     for name in names("rlvr.curriculum"):
-        curricula = [bind("rlvr.curriculum", name).fn for _ in range(2)]
+        curricula = [bind("rlvr.curriculum", spec("rlvr.curriculum", name)).fn for _ in range(2)]
         for curriculum in curricula:
-            curriculum.start(6, 0)
+            curriculum.setup(toys.setup_context(range(6)))
             proposed = curriculum.propose(6, 4)
             curriculum.observe([GroupOutcome(a.problem, 4, 2) for a in proposed])
         nothing = GroupOutcome.of(0, [row(POLICY, None), row(DEMONSTRATION, 1.0)])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sqlite3
 
 import pytest
 import remote_stores
@@ -16,6 +17,7 @@ from pipelines.data import dataset, remote
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Source
 from pipelines.stage.report import Report
+from tasks import keys
 
 
 @pytest.fixture
@@ -53,6 +55,50 @@ def test_a_damaged_file_is_named_by_its_address(web):
 def test_a_local_address_is_a_path(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(lines(0, 3))
     assert len(list(sources.rows(Source(kind="file", path=f"file://{tmp_path}/*.jsonl")))) == 3
+
+
+def test_records_of_a_query(home, tmp_path):
+    """Bytes that are no text cost their row; the same rows give the same key, another row another one."""
+    remote.forget()
+    with sqlite3.connect(tmp_path / "rows.db") as store:
+        store.execute("CREATE TABLE sums (question TEXT, answer INTEGER, note BLOB)")
+        rows = [(f"what is {i} and {i}?", 2 * i, b"\xff" if i == 7 else None) for i in range(30)]
+        store.executemany("INSERT INTO sums VALUES (?, ?, ?)", rows)
+    store.close()
+    source = {"kind": "sql", "path": f"sqlite:///{tmp_path}/rows.db", "verifier": "number"}
+
+    def read(query):
+        listed = [{**source, "query": query}]
+        return read_recipe(toys.recipe(tmp_path, curate={"sources": listed}))
+
+    recipe = read("SELECT * FROM sums")
+    out = tmp_path / "out"
+    out.mkdir()
+    stage.run(recipe.curate, recipe.model, out=out, report=Report(tmp_path / "w"), seed=0)
+    records = [*dataset.read_split(out, "train"), *dataset.read_split(out, "heldout")]
+    assert len(records) == 29 and {record.source for record in records} == {source["path"]}
+    (bad,) = [json.loads(line) for line in (out / "report/quarantine.jsonl").read_text().splitlines()]
+    assert bad["reason"] == "a lone surrogate" and bad["file"] == "rows.jsonl"
+    parts = keys.key_parts(recipe, "curate", {})
+    assert parts["files"]["sources.0/rows.jsonl"].startswith("sha256:")
+    assert source["path"] not in json.dumps(parts["settings"]) and parts["where"]["sources.0/rows.jsonl"]
+    with pytest.raises(DataError, match=r"^curate\.sources\.0\.query: the database refuses it"):
+        keys.key_parts(read("SELECT * FROM products"), "curate", {})
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"query": "SELECT 1"}, "needs `query`, and the database's address"),
+        ({"path": "sqlite:///x"}, "needs `query`, and the database's address"),
+        ({"path": "sqlite:///x", "url_env": "X", "query": "SELECT 1"}, "needs `query`, and the database's address"),
+        ({"path": "sqlite:///x", "query": "SELECT 1", "size": 5}, "write LIMIT in it"),
+        ({"kind": "file", "path": "x.jsonl", "query": "SELECT 1"}, "query is read of sources of kind sql"),
+    ],
+)
+def test_a_query_has_one_address(fields, problem):
+    with pytest.raises(ValueError, match=re.escape(problem)):
+        Source(**{"kind": "sql", **fields})
 
 
 @pytest.mark.slow
