@@ -69,7 +69,7 @@ class DecodingWeights:
             for name, module in self.model.named_modules():
                 if packs and self._packable(module):
                     self._pack(name, module, restored)
-                elif rounds and isinstance(module, torch.nn.Linear | Conv1D):
+                elif rounds and isinstance(module, torch.nn.Linear | Conv1D) and module.weight.is_floating_point():
                     self._round(name, module, restored)
             if not rounds:
                 restored.callback(self.release)

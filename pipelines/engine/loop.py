@@ -14,7 +14,7 @@ import torch
 
 from pipelines.contract.model_settings import Model
 from pipelines.data import dataset
-from pipelines.engine import checkpoint, models, parallel
+from pipelines.engine import checkpoint, models, parallel, quantization
 from pipelines.engine.optimizer import Stepper
 from pipelines.engine.policy import without_dropout
 from pipelines.recipe.model_path import ADAPTER
@@ -315,7 +315,7 @@ class Loop:
         model = self.weights.full
         if self.settings.lora:
             self.save_adapter(model)
-            model = model.merge_and_unload()
+            model = quantization.merged(model)
         if self.world.rank == 0:
             models.save_model(model, self.tokenizer, self.out / "model", self.about())
 

@@ -428,12 +428,16 @@ def autocast(dtype: str, where: torch.device, *, cache: bool = True) -> Iterator
 
 
 def with_lora(model: PreTrainedModel, lora: Any) -> Any:
-    """Wrap a model in trainable adapters; the base weights are frozen.
+    """Wrap a model in trainable adapters; the base weights are frozen, and stored in four bits where that is asked for.
 
     Raises:
-        ModelError: the model has none of the modules that the recipe names, an adapter would change two of them, or DoRA cannot have
-            them.
+        ModelError: the model has none of the modules that the recipe names, an adapter would change two of them, DoRA cannot have
+            them, or they cannot be quantised.
     """
+    if lora.load_in_4bit:
+        from pipelines.engine import quantization
+
+        quantization.quantize(model, device())
     from peft import LoraConfig, get_peft_model
     from peft.tuners.lora.layer import ParamWrapper
     from peft.tuners.tuners_utils import BaseTunerLayer

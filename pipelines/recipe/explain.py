@@ -17,7 +17,8 @@ OTHER_NAMES = {
     "max_gen_toks": "max_tokens", "max_completion_length": "max_tokens", "num_generations": "group_size",
     "rollouts": "group_size", "num_epochs": "epochs",
     "num_train_epochs": "epochs", "max_steps": "steps", "max_seq_length": "max_length", "n": "k", "num_samples": "k", "r": "rank",
-    "lora_alpha": "alpha", "lora_dropout": "dropout", "subset": "name", "question": "prompt", "save_every": "every", "k": "samples",
+    "lora_alpha": "alpha", "lora_dropout": "dropout", "quantize": "load_in_4bit", "quantization": "load_in_4bit", "subset": "name",
+    "question": "prompt", "save_every": "every", "k": "samples",
 }  # fmt: skip
 """What other projects call a field → what it is called here."""
 KL = (

@@ -12,6 +12,7 @@ from pipelines.recipe.resolve import resolve
 from pipelines.recipe.slots import MONITORS
 from pipelines.recipe.source import sources_of
 from pipelines.recipe.stage_kind import DATA, PAIRED, SAMPLES, ModelFiles, Place
+from pipelines.recipe.training import Lora
 
 if TYPE_CHECKING:
     from pipelines.recipe.settings import Source
@@ -212,6 +213,35 @@ def check_heldout(section: str, settings: Any) -> None:
             f"{section}.heldout",
             f"{settings.split} is what the stage trains on, so nothing would be held out",
             "Name another split, or set heldout: null.",
+        )
+
+
+def is_quantized(settings: Any) -> bool:
+    """Whether a stage trains adapters beside matrices in four bits."""
+    lora = getattr(settings, "lora", None)
+    return isinstance(lora, Lora) and lora.load_in_4bit
+
+
+def check_quantized(section: str, settings: Any) -> None:
+    """Matrices in four bits are computed where they are stored.
+
+    Raises:
+        RecipeError: they would be sharded, or decoded by a server that stores them otherwise.
+    """
+    field, fix = f"{section}.lora.load_in_4bit", "Leave load_in_4bit out, or"
+    if not is_quantized(settings):
+        return
+    if settings.processes > 1:
+        raise RecipeError(
+            field,
+            f"matrices in four bits cannot be sharded over {settings.processes} processes",
+            f"{fix} set processes: 1.",
+        )
+    if getattr(settings, "sampler", None) is not None:
+        raise RecipeError(
+            field,
+            "a decoding server (`sampler`) would sample from another base than is trained",
+            f"{fix} leave `sampler` out.",
         )
 
 

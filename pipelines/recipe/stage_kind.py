@@ -47,7 +47,8 @@ Place = tuple[str | int, ...]
 VERIFIERS = ("reasoning-gym", "sympy", "mpmath")
 TEXT = ("tokenizers", "transformers", "jinja2", "numpy", "pyarrow")
 TORCH = ("torch", "peft", "safetensors", "scipy")
-"""Libraries that score answers, render and tokenise text, and compute models."""
+QLORA = ("bitsandbytes",)
+"""Libraries that score answers, render and tokenise text, compute models, and store them in four bits."""
 IMPORTED_LATE = {
     "transformers": ("transformers.models.auto.tokenization_auto",),
     "torch": ("torch", "transformers.models.auto.modeling_auto"),

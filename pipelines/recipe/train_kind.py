@@ -10,13 +10,15 @@ from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_checks import (
     base_files,
     check_heldout,
+    check_quantized,
     check_split,
     check_trained,
+    is_quantized,
     model_settings,
     monitors,
     part_reads,
 )
-from pipelines.recipe.stage_kind import DATA, MODEL, TEXT, TORCH, Kind, Node, Port, Reads
+from pipelines.recipe.stage_kind import DATA, MODEL, QLORA, TEXT, TORCH, Kind, Node, Port, Reads
 
 
 class FixedDataKind(Kind):
@@ -38,7 +40,7 @@ class FixedDataKind(Kind):
             in_key=in_key,
             models=base_files(node),
             **part_reads([*losses, *monitors(node.settings)]),
-            libraries=(*TEXT, *TORCH),
+            libraries=(*TEXT, *TORCH, *QLORA) if is_quantized(node.settings) else (*TEXT, *TORCH),
         )
 
     def check(self, node: Node) -> None:
@@ -48,6 +50,7 @@ class FixedDataKind(Kind):
         for field in ("split", "heldout"):
             check_split(node, f"{self.name}.{field}", getattr(node.settings, field))
         check_heldout(self.name, node.settings)
+        check_quantized(self.name, node.settings)
         if not self.makes_base:
             check_trained(node)
         check_monitors(self.name, node.settings)

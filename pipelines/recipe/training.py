@@ -43,6 +43,17 @@ class Lora(Settings):
     """Train the length of each matrix's rows too ([2402.09353](https://arxiv.org/abs/2402.09353)). Slower; vLLM cannot decode it."""
     use_rslora: bool = False
     """Multiply by alpha / √rank instead ([2312.03732](https://arxiv.org/abs/2312.03732)), so that a higher rank learns as fast."""
+    load_in_4bit: bool = False
+    """QLoRA ([2305.14314](https://arxiv.org/abs/2305.14314)): store the frozen matrices in four bits (NF4, by bitsandbytes).
+    Steps are slower."""
+
+    @model_validator(mode="after")
+    def _quantized(self) -> Lora:
+        if self.load_in_4bit and self.use_dora:
+            raise ValueError(
+                "use_dora needs the lengths of matrices that load_in_4bit stores in four bits; leave one of the two out"
+            )
+        return self
 
 
 def lora_fields(value: Any) -> Any:

@@ -18,10 +18,12 @@ from pipelines.recipe.slots import PROVIDERS, SLOTS, bind_providers, bind_slots,
 from pipelines.recipe.stage_checks import (
     base_files,
     check_episodes,
+    check_quantized,
     check_split,
     check_trained,
     data_environments,
     environment_settings,
+    is_quantized,
     model_settings,
     monitors,
     part_reads,
@@ -31,6 +33,7 @@ from pipelines.recipe.stage_checks import (
 from pipelines.recipe.stage_kind import (
     DATA,
     MODEL,
+    QLORA,
     REWARD_MODEL,
     SAMPLES,
     TEXT,
@@ -92,7 +95,7 @@ class RlvrKind(Kind):
             environment_settings=[*environment_settings(node), *_reward_infos(rl)],
             verifies=True,
             verifiers=verifiers_used(node),
-            libraries=(*VERIFIERS, *TEXT, *TORCH),
+            libraries=(*VERIFIERS, *TEXT, *TORCH, *(QLORA if is_quantized(rl) else ())),
         )
         for each in reward_models.named(reads.settings["rlvr"]):
             if each.is_stage:
@@ -118,6 +121,7 @@ class RlvrKind(Kind):
         check_split(node, "rlvr.split", node.settings.split)
         check_trained(node)
         rl: Rlvr = node.settings
+        check_quantized("rlvr", rl)
         check.methods(node)
         check_trained_games(node)
         _check_samples(node)

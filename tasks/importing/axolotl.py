@@ -69,10 +69,6 @@ def build(config: Config) -> Draft:
     draft.map("adapter", draft.path(".lora") if config.take("adapter") else "")
     if config.take("adapter"):
         draft.map("lora_target_linear", draft.path(".lora.target_modules"))
-    if config.take("adapter") == "qlora":
-        draft.leave(
-            "adapter", "weights are not quantised", "The recipe has LoRA; use weights_dtype: bfloat16 for memory."
-        )
     draft.copy(
         [
             field.key
@@ -100,6 +96,7 @@ def whole_values(config: Config) -> None:
         "bf16": bf16 not in (None, False, "false"),
         "gradient_checkpointing": checkpoints not in (None, False, "false"),
         "use_peft": bool(adapter),
+        "load_in_4bit": adapter == "qlora" or bool(config.take("load_in_4bit")),
         "beta": 0.1 if config.take("rl") != "grpo" else 0.0,
         "eval_strategy": "no",
         "assistant_only_loss": True,  # every answer of a conversation is trained

@@ -138,6 +138,7 @@ def lora(draft: Draft) -> None:
     config = draft.config
     if not config.take("use_peft"):
         return
+    draft.put(".lora.load_in_4bit", bool(config.take("load_in_4bit")), "load_in_4bit")
     rank, alpha = config.positive("lora_r"), float(config.take("lora_alpha"))
     draft.put(".lora.rank", rank, "lora_r")
     draft.put(".lora.alpha", alpha, "lora_alpha")

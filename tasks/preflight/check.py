@@ -27,6 +27,7 @@ from pipelines.recipe.read import Recipe
 from pipelines.recipe.settings import Curate, Evaluate, Rlvr
 from pipelines.recipe.slots import terms_of
 from pipelines.recipe.source import sources_of
+from pipelines.recipe.stage_checks import is_quantized
 from pipelines.recipe.stage_kind import DATA, Node
 from pipelines.sandbox import SandboxError, isolation
 from pipelines.verifiers import SANDBOXED
@@ -337,6 +338,12 @@ def _model(recipe: Recipe, questions: list[Question]) -> Iterator[Problem]:
     lora = [node.name for node in recipe.nodes() if getattr(node.settings, "lora", None) is not None]
     if lora and importlib.util.find_spec("peft") is None:
         yield Problem(f"{lora[0]}.lora", "adapters need the package peft", "pip install peft")
+    quantized = [node.name for node in recipe.nodes() if is_quantized(node.settings)]
+    if quantized and importlib.util.find_spec("bitsandbytes") is None:
+        fix = f"Run: {install_hint('qlora')}, or leave it out."
+        yield Problem(
+            f"{quantized[0]}.lora.load_in_4bit", "it needs the package bitsandbytes, which is not installed", fix
+        )
     if model.fresh is not None:
         ask = {
             "ask": "fresh",

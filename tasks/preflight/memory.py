@@ -47,6 +47,7 @@ from typing import Any
 from pipelines.contract.sampling import Sampling
 from pipelines.preference.settings import Preference
 from pipelines.recipe.settings import Rlvr, Sft
+from pipelines.recipe.stage_checks import is_quantized
 from pipelines.recipe.stage_kind import Node
 from pipelines.reward_model.kind import ANSWER_TEXT, CRITIQUE_TEXT, bound_loss
 from pipelines.reward_model.settings import RewardModel
@@ -66,6 +67,8 @@ AVX512 = {"avx512f", "avx512bw", "avx512vl", "avx512dq"}
 """What torch asks of a processor before it calls it one with AVX-512."""
 PACKED_STEPS = 64
 """Answers from which on float32 matrices are packed (pipelines/engine/decoding_weights.py)."""
+FOUR_BITS = 0.5 + 1 / 64 + 4 / (64 * 256)
+"""Bytes of a weight in NF4: half of one, a byte for each 64 and a float32 for 256 of these (pipelines/engine/quantization.py)."""
 CRITIQUE_ROWS = 1024
 """Critiques decoded side by side (`CritiqueSampler` in pipelines/engine/critiques.py)."""
 PROMPT_TOKENS = 256
@@ -99,6 +102,11 @@ class Shape:
             head_size=int(getattr(config, "head_dim", None) or hidden // heads),
             vocabulary=int(config.vocab_size),
         )
+
+    @property
+    def ends(self) -> int:
+        """Parameters of an embedding and an output head, each with weights of its own."""
+        return min(self.parameters, 2 * self.vocabulary * self.hidden)
 
     def adapters(self, rank: int) -> int:
         """Parameters of adapters on the attention's and the MLP's matrices."""
@@ -207,10 +215,19 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
     shards = getattr(section, "processes", 1)
     stored = 2 if node.recipe.model.weights_dtype == "bfloat16" else 4
     updated = stored if lora is None else 4
-    weights = (stored + (2 if value < stored else 0)) * shape.parameters * load.decoded
+    quantized = is_quantized(section)
+    as_numbers = shape.ends if quantized else shape.parameters
+    weights = (stored + (2 if value < stored else 0)) * as_numbers * load.decoded
+    weights += int(FOUR_BITS * (shape.parameters - as_numbers)) * load.decoded
     weights += stored * shape.parameters * load.models
     cached = value if device.gpu else 4
-    packs = device.avx512 and not device.gpu and value == stored and load.steps >= (PACKED_STEPS if value == 4 else 1)
+    packs = (
+        not quantized
+        and device.avx512
+        and not device.gpu
+        and value == stored
+        and load.steps >= (PACKED_STEPS if value == 4 else 1)
+    )
     packed = stored * shape.parameters * load.decoded if packs else 0
     cache = load.rows * load.length * shape.layers * 2 * shape.key_heads * shape.head_size * cached
     cache += DRAWN * load.rows * shape.vocabulary * 4

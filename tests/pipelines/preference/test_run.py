@@ -323,3 +323,14 @@ def test_the_key_has_the_code_of_the_chosen_loss_only(tmp_path):
     losses = {module for module in parts["source"] if module.startswith("pipelines.preference.loss.")}
     assert losses == {"pipelines.preference.loss.simpo"} and "pipelines.preference.run" in parts["source"]
     assert "pipelines.rlvr.train" not in parts["source"]
+
+
+def test_a_base_in_four_bits_is_its_own_reference(pairs, trainer):
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed: pip install bitsandbytes")
+    made = trainer(pairs, lora={"rank": 4, "load_in_4bit": True})
+    made.run()
+    first = metrics(made.work)[0][1]
+    assert first["loss/train"] == pytest.approx(math.log(2), abs=1e-4), "nothing has moved yet"
+    assert (made.out / "model/model.safetensors").is_file() and (
+        made.out / "adapter/adapter_model.safetensors"
+    ).is_file()

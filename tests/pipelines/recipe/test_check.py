@@ -182,3 +182,31 @@ def test_a_part_that_could_change_nothing_is_refused(tmp_path, overrides, words)
         return
     with pytest.raises(RecipeError, match=words):
         check(recipe)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (
+            ["sft.lora={load_in_4bit: true}", "sft.processes=2"],
+            r"sft\.lora\.load_in_4bit: .* over 2 processes\. .* set processes: 1",
+        ),
+        (["rlvr.lora={load_in_4bit: true}", "rlvr.processes=3"], r"rlvr\.lora\.load_in_4bit: .* over 3 processes"),
+        (
+            ["rlvr.lora={load_in_4bit: true}", "rlvr.sampler={url: 'http://localhost:8000', weights: w}"],
+            r"rlvr\.lora\.load_in_4bit: a decoding server .* leave `sampler` out",
+        ),
+        (["sft.lora={load_in_4bit: true, use_dora: true}"], r"sft\.lora: use_dora needs the lengths of matrices"),
+        (["sft.lora={quantize: 4bit}"], r"sft\.lora\.quantize: no such field\. It is called load_in_4bit here"),
+    ],
+)
+def test_a_base_in_four_bits_is_refused_where_it_cannot_be(tmp_path, overrides, message):
+    with pytest.raises(RecipeError, match=message):
+        check(read_recipe(toys.recipe(tmp_path), overrides))
+
+
+def test_the_library_of_a_base_in_four_bits_is_in_the_key(tmp_path):
+    read = read_recipe(toys.recipe(tmp_path), ["sft.lora={load_in_4bit: true}"])
+    check(read)
+    assert "bitsandbytes" in read.node("sft").kind.reads(read.node("sft")).libraries
+    assert "bitsandbytes" not in read.node("rlvr").kind.reads(read.node("rlvr")).libraries

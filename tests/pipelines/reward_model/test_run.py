@@ -191,3 +191,10 @@ def test_data_without_pairs_is_refused(begun, tmp_path):
             RewardModel.model_validate(SETTINGS), model, data=tmp_path / "data", out=tmp_path / "out", work=tmp_path,
             report=Report(tmp_path), seed=0, start=str(begun / "model"),
         )  # fmt: skip
+
+
+def test_a_base_in_four_bits(begun, trainer, tmp_path):
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed: pip install bitsandbytes")
+    changes = {"lora": {"rank": 4, "load_in_4bit": True}, "optimizer": {"learning_rate": 0.01}, "steps": 60}
+    assert trainer(tmp_path, **changes).run()["accuracy"] > 0.7
+    AutoModelForSequenceClassification.from_pretrained(tmp_path / "out" / "model")

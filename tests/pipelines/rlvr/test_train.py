@@ -600,3 +600,17 @@ def test_twenty_five_kills_change_nothing(tmp_path, start):
     killed = toys.job(tmp_path / "killed", start, *more)
     assert kill_often(killed, start, 25, seed=2) >= 20
     assert toys.result(whole) == toys.result(killed)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_base_in_four_bits_samples_and_trains_by_the_same_numbers(tmp_path, start, dtype):
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed: pip install bitsandbytes")
+    made = trainer(
+        tmp_path, start, "rlvr.lora={rank: 4, load_in_4bit: true}", "presets=[grpo]", "rlvr.optimizer.learning_rate=0.01",
+        f"model.dtype={dtype}",
+    )  # fmt: skip
+    made.run()
+    seen = [values for _, values in toys.history(tmp_path / "work")]
+    assert max(values["mismatch/max"] for values in seen) < (1e-4 if dtype == "float32" else 0.2)
+    assert seen[0]["policy/kl_to_reference"] < 1e-4 < seen[-1]["policy/kl_to_reference"]
+    assert (tmp_path / "work/out/model/model.safetensors").is_file()

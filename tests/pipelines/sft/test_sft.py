@@ -329,3 +329,25 @@ def test_weights_of_sources_and_records(tmp_path, data, monkeypatch):
 def test_weights_that_do_not_fit_the_data_are_refused(tmp_path, data, override, words):
     with pytest.raises((DataError, RecipeError), match=words):
         toys.sft_trainer(tmp_path, data, override)
+
+
+def test_adapters_beside_a_base_in_four_bits(tmp_path, data):
+    """It learns, a restart ends with the same bytes, and what is published is the dequantised base with the adapters."""
+    pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed: pip install bitsandbytes")
+    changes = ["sft.lora={rank: 4, load_in_4bit: true}", "sft.steps=12", "sft.optimizer.learning_rate=0.01"]
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for folder in (whole, broken):
+        folder.mkdir()
+    made = toys.sft_trainer(whole, data, *changes)
+    before = made.heldout_loss()
+    assert made.run()["loss_heldout"] < before - 0.05
+    toys.run_stopped(lambda: toys.sft_trainer(broken, data, *changes), 7, None)
+    models = [(folder / "work/out/model/model.safetensors").read_bytes() for folder in (whole, broken)]
+    assert models[0] == models[1]
+    assert (whole / "work/out/adapter/adapter_model.safetensors").is_file()
+    from transformers import AutoModelForCausalLM
+
+    published, base = (AutoModelForCausalLM.from_pretrained(whole / "work/out" / each) for each in ("model", "base"))
+    assert [p.shape for p in published.parameters()] == [p.shape for p in base.parameters()]
+    ids = torch.tensor([[5, 6, 7, 8]])
+    assert torch.isfinite(published(ids).logits).all() and published.dtype == torch.float32

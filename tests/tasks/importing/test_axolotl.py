@@ -117,3 +117,18 @@ def test_grpo_is_in_the_section_trl(tmp_path):
 def test_values_of_the_wrong_kind_name_their_field(tmp_path, field, value):
     with pytest.raises(UserError, match=field):
         own.read(tmp_path, own.AXOLOTL | {field: value})
+
+
+@pytest.mark.parametrize(
+    ("changes", "four_bits"),
+    [
+        ({"adapter": "qlora"}, True),
+        ({"adapter": "qlora", "load_in_4bit": True}, True),
+        ({"load_in_4bit": True}, True),
+        ({}, False),
+    ],
+)
+def test_qlora(tmp_path, changes, four_bits):
+    result = own.read(tmp_path, own.AXOLOTL | {"adapter": "lora"} | changes, processes=1)
+    assert result.recipe.sft.lora.load_in_4bit is four_bits
+    assert {own.kinds(result)[key] for key in changes} <= {"mapped"}

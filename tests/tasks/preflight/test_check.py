@@ -641,3 +641,15 @@ def test_names_that_are_taken(tmp_path, monkeypatch):
         read = read_recipe(toys.recipe(tmp_path), [f"rlvr.reward_functions=['{name}:short']"])
         (problem,) = preflight.examine(read, ["rlvr"])
         assert str(problem).startswith(told) and "Rename it to my_tasks.py" in str(problem)
+
+
+def test_the_library_of_a_base_in_four_bits(tmp_path, home, known, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "bitsandbytes" else find(name))
+    told = problems(tmp_path, "sft.lora={load_in_4bit: true}")
+    assert set(told) == {"sft.lora.load_in_4bit"} and "pip install" in told["sft.lora.load_in_4bit"]
+    assert problems(tmp_path, "sft.lora={}") == {}
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: find("json") if name == "bitsandbytes" else find(name)
+    )
+    assert problems(tmp_path, "sft.lora={load_in_4bit: true}") == {}

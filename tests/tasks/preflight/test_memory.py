@@ -44,6 +44,19 @@ def test_full_fine_tuning(tmp_path):
     assert needs.peak == needs.process + max(needs.phases.values())
 
 
+def test_a_base_in_four_bits(tmp_path):
+    """2305.14314 says 0.127 bits a weight for the scales, which are quantised too."""
+    lora = ("sft.lora={rank: 4, load_in_4bit: true}", "rlvr.lora={rank: 4, load_in_4bit: true}")
+    assert pytest.approx(0.127, abs=1e-3) == (8 * memory.FOUR_BITS - 4)
+    for stage in ("sft", "rlvr"):
+        plain, needs = planned(tmp_path, stage, f"{stage}.lora=4"), planned(tmp_path, stage, *lora)
+        ends = 2 * 1000 * 32
+        assert plain.weights - needs.weights == pytest.approx((10**6 - ends) * (4 - memory.FOUR_BITS), abs=1)
+        assert (needs.gradients, needs.optimizer, needs.commit) == (plain.gradients, plain.optimizer, plain.commit)
+    packing = memory.Device(avx512=True)
+    assert planned(tmp_path, "rlvr", *lora, "rlvr.sampling.max_tokens=40", device=packing).packed == 0
+
+
 def test_weights_stored_in_bfloat16(tmp_path):
     both = ("model.dtype=bfloat16", "model.weights_dtype=bfloat16")
     needs, mixed = planned(tmp_path, "sft", *both), planned(tmp_path, "sft", *both[:1])
