@@ -59,8 +59,10 @@ def in_parameters(text: str, parameters: Collection[str]) -> str:
 
 
 def _of_function(error: UserError, parameters: Collection[str]) -> UserError:
+    def told(text: str) -> str:
+        return in_parameters(text, parameters)
+
     error.problems = [
-        replace(each, **{part: in_parameters(getattr(each, part), parameters) for part in ("field", "problem", "fix")})
-        for each in error.problems
+        replace(each, field=told(each.field), problem=told(each.problem), fix=told(each.fix)) for each in error.problems
     ]
     return error
