@@ -277,7 +277,7 @@ class Pipeline:
         summary = self.summary()
         if not self.recorded:
             self._record(status, summary)
-        mirrors.flush(mirrors.AT_THE_END_S if status == "FINISHED" else 1.0)
+        mirrors.close(mirrors.AT_THE_END_S if status == "FINISHED" else 1.0)
         return summary
 
     def _record(self, status: str, summary: dict[str, Any]) -> None:

@@ -9,19 +9,15 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
-import os
 import shutil
-import subprocess
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from pipelines.base import owner
 from pipelines.base.files import REPORT, read_manifest, read_object, write_atomic
-from pipelines.base.project import python
 from pipelines.base.secrets import redact
 from pipelines.recipe.stage_kind import SCORES, Node, kind_of_run
 from pipelines.stage.report import SPOOL
@@ -30,6 +26,7 @@ from tasks.store import index
 from tasks.tracking import benchmarks, links, outbox, record
 from tasks.tracking.mirror.feed import Feed, Reader
 from tasks.tracking.mirror.process import FINISH, JOB, state_file, state_of
+from tasks.tracking.mirror.sender import Sender
 
 log = logging.getLogger("whetstone.mirror")
 EVERY_S = 0.5
@@ -39,7 +36,16 @@ AT_THE_END_S = 15.0
 """How long the end of a run waits for its mirrors."""
 TRIES = 5
 """Starts that failed, after which only `whetstone sync` tries again."""
-_children: dict[tuple[Path, str], subprocess.Popen[bytes]] = {}
+HANGS_S = 300.0
+"""A process that has sent nothing for so many seconds, though there was something to send, has failed."""
+QUIET_S = 10.0
+"""The same for one that is still there when nobody waits any longer."""
+KEPT_S = 30 * 86400.0
+"""How long after the end of a stage what its mirrors lack is kept."""
+_children: dict[tuple[Path, str], Sender] = {}
+"""Entry and tracker → the process that looks after it; stages that had ended before share one for each tracker."""
+LISTED = 5
+"""Mirrors that a warning names at most."""
 _warned: set[tuple[Path, str]] = set()
 _lock = threading.Lock()
 
@@ -71,7 +77,7 @@ class StageMirrors:
             self.feed = self.feed or Feed(self.entry)
             self.feed.take(self.work)
             for name in self.names:
-                _keep_going(self.entry, name)
+                _keep_going(name, [self.entry])
 
     def finish(self, status: str, artifact: Path | None = None) -> None:
         """Say that the stage has ended; its mirrors go on by themselves until they have everything."""
@@ -106,7 +112,7 @@ def begin(node: Node, key: str, work: Path, parent: str | None, about: dict[str,
     mirrors = StageMirrors(node.name, work, entry, names)
     with _harmless(node.name):
         for name in [name for of, name in list(_children) if of == entry]:  # of the run that failed here before
-            _stop(entry, name)
+            _keep_going(name, [other for other in _stop(entry, name) if other != entry])
         if not (work / SPOOL).exists():  # of an earlier run of the same key
             shutil.rmtree(entry, ignore_errors=True)
         if not names:
@@ -157,26 +163,35 @@ def _finish(entry: Path, status: str, artifact: Path | None) -> None:
     write_atomic(entry / FINISH, json.dumps({"status": status, "scores": scores, "about": about}), durable=False)
 
 
-def _keep_going(entry: Path, name: str) -> bool:
-    """Start the process of a mirror that has none and is not done; False where it is not tried now."""
+def _keep_going(name: str, entries: Sequence[Path]) -> bool:
+    """Start a process for the mirrors in a tracker that have none and are not done; False where none of them is tried now."""
     with _lock:
-        state, child = state_of(entry, name), _children.get((entry, name))
-        if state["done"]:
-            return False
-        if child is not None and child.poll() is None:
-            return True
-        if child is not None and child.returncode:
-            _warn(entry, name, state["problem"] or f"its process ended with {child.returncode}")
-            waits = RETRY_S[min(max(state["failures"], 1), len(RETRY_S)) - 1]
-            if state["failures"] >= TRIES or time.time() - _ended(entry, name) < waits:
-                return False
-        environment = {**os.environ, owner.PARENT: str(os.getpid()), "OMP_NUM_THREADS": "1"}
-        with open(entry / f"{name}.log", "ab") as out:
-            _children[entry, name] = subprocess.Popen(
-                python("tasks.tracking.mirror.process", name, str(entry)), env=environment, stdin=subprocess.DEVNULL,
-                stdout=out, stderr=out, start_new_session=True, cwd=home(),
-            )  # fmt: skip
-        return True
+        busy, due = False, []
+        for entry in entries:
+            child = _children.get((entry, name))
+            if child is not None and child.poll() is None:
+                if child.quiet() < HANGS_S:
+                    busy = True
+                    continue
+                child.end(f"it has sent nothing for {HANGS_S:.0f} seconds")
+            if not state_of(entry, name)["done"] and (child is None or _tried_again(child, entry)):
+                due.append(entry)
+        if due:
+            child = Sender(name, due)
+            _children.update(((entry, name), child) for entry in due)
+        return busy or bool(due)
+
+
+def _tried_again(child: Sender, entry: Path) -> bool:
+    """Whether a mirror whose process has ended gets another one now."""
+    name = child.name
+    child.count_death()
+    if not child.has_failed(entry):
+        return True  # its process ended before its turn, or left it to another pipeline's
+    state = state_of(entry, name)
+    _warn(entry, name, state["problem"])
+    waits = RETRY_S[min(state["failures"], len(RETRY_S)) - 1]
+    return bool(state["failures"] < TRIES and time.time() - _ended(entry, name) >= waits)
 
 
 def _ended(entry: Path, name: str) -> float:
@@ -195,43 +210,69 @@ def _warn(entry: Path, name: str, problem: str) -> None:
 
 
 def take_up(*, again: bool = False) -> None:
-    """Go on with the mirrors of stages that ended while their processes did not; returns at once.
+    """Go on with the mirrors of stages that ended while their processes did not: a process for each tracker. Returns at once.
 
     Args:
         again: also those that have failed too often.
     """
-    for entry in sorted(folder().glob("*")):
+    due: dict[str, list[Path]] = {}
+    for entry in sorted(folder().glob("*/")):
         with _harmless(entry.name), outbox.stage_lock(runs_folder() / ".locks" / entry.name) as free:
-            if not free:
-                continue  # whoever runs the stage writes its feed
-            job = read_object(entry / JOB, names=list)
-            artifact = runs_folder() / entry.name
-            if not (entry / FINISH).exists():
-                if job is None or not (artifact / REPORT / SPOOL).exists():
-                    continue  # the stage has not ended: whoever runs it goes on
-                Feed(entry).take(artifact / REPORT)
-                _finish(entry, "FINISHED", artifact)
-            for name in (job or {}).get("names") or []:
-                state = state_of(entry, name)
-                if state["done"] or (state["failures"] >= TRIES and not again):
+            if not free or not _has_ended(entry):
+                continue  # whoever runs the stage, or will go on with it, feeds its mirrors
+            for name in _unsent(entry):
+                if state_of(entry, name)["failures"] >= TRIES and not again:
                     continue
                 if again:
                     _reset(entry, name)
-                _keep_going(entry, name)
+                due.setdefault(name, []).append(entry)
             _forget_sent(entry)
+    for name, entries in due.items():
+        with _harmless(name):
+            _keep_going(name, [entry for entry in entries if (entry / JOB).exists()])
+
+
+def _has_ended(entry: Path) -> bool:
+    """Whether a stage on which nobody works has ended; where that was not written down, it is now."""
+    if (entry / FINISH).exists():
+        return True
+    artifact = runs_folder() / entry.name
+    if (artifact / REPORT / SPOOL).exists():
+        Feed(entry).take(artifact / REPORT)
+        _finish(entry, "FINISHED", artifact)
+    elif not _may_go_on(entry):
+        _finish(entry, "KILLED", None)
+    return (entry / FINISH).exists()
+
+
+def _may_go_on(entry: Path) -> bool:
+    return (runs_folder() / ".work" / entry.name).exists()
+
+
+def _unsent(entry: Path) -> list[str]:
+    """The trackers that have not got everything of a stage."""
+    names = (read_object(entry / JOB, names=list) or {}).get("names") or []
+    return [name for name in names if not state_of(entry, name)["done"]]
 
 
 def _forget_sent(entry: Path) -> None:
-    """Remove the entry of a stage that ended and whose mirrors have everything; one that may go on is kept while its work is there."""
-    names = (read_object(entry / JOB, names=list) or {}).get("names") or []
-    over = (read_object(entry / FINISH, status=str) or {}).get("status") == "FINISHED"
-    over = over or ((entry / FINISH).exists() and not (runs_folder() / ".work" / entry.name).exists())
-    if over and all(state_of(entry, name)["done"] for name in names):
+    """Remove the entry of a stage that ended and whose mirrors have everything; one that may go on is kept while its work is there.
+
+    What has failed and not arrived within a month is given up, with a warning.
+    """
+    ended = read_object(entry / FINISH, status=str) or {}
+    unsent, over = _unsent(entry), ended.get("status") == "FINISHED" or not _may_go_on(entry)
+    tried = bool(unsent) and all(state_of(entry, name)["failures"] for name in unsent)
+    given_up = tried and time.time() - (entry / FINISH).stat().st_mtime > KEPT_S
+    if given_up:
+        missing = "; ".join(_lacks(entry, name) for name in unsent)
+        log.warning("given up after %.0f days: %s", KEPT_S / 86400, missing)
+    if (over and not unsent) or given_up:
         shutil.rmtree(entry, ignore_errors=True)
 
 
 def flush(seconds: float) -> list[str]:
-    """Wait for the mirrors of stages that have ended, those that this process looks after, and say in one line what they lack.
+    """Wait for the mirrors of stages that have ended, those that this process looks after.
 
     Args:
         seconds: for all together. What is left then is sent with the next run, or with `whetstone sync`.
@@ -243,28 +284,38 @@ def flush(seconds: float) -> list[str]:
     entries = {entry for entry, _ in list(_children)}
     missing: list[str] = []
     with _harmless("mirrors"):
-        while time.monotonic() < until and any(_busy(entry) for entry in entries):
+        while _busy(entries) and time.monotonic() < until:
             time.sleep(0.1)
-        for entry in sorted(entries):
-            if not (entry / FINISH).exists():
-                continue
-            names = (read_object(entry / JOB, names=list) or {}).get("names") or []
-            left = [name for name in names if not state_of(entry, name)["done"]]
-            missing += [_lacks(entry, name) for name in left]
-            for name in names:
+        for entry in sorted(entry for entry in entries if (entry / FINISH).exists()):
+            for name in _unsent(entry):
+                child = _children.get((entry, name))
+                if child is not None and child.poll() is None and child.quiet() > QUIET_S:
+                    child.end(f"it sent nothing in the last {child.quiet():.0f} seconds")
+            for name in _unsent(entry):
+                missing.append(_lacks(entry, name))
+            for name in (read_object(entry / JOB, names=list) or {}).get("names") or []:
                 _stop(entry, name)
             _forget_sent(entry)
-    if missing:
-        log.warning("not mirrored: %s; the next run or `whetstone sync` sends the rest", "; ".join(missing))
     return missing
 
 
-def _busy(entry: Path) -> bool:
+def close(seconds: float) -> None:
+    """`flush` at the end of a run, with one line of what was not mirrored."""
+    missing = flush(seconds)
+    if missing:
+        unlisted = f" and {len(missing) - LISTED} more" if len(missing) > LISTED else ""
+        told = "; ".join(missing[:LISTED])
+        log.warning("not mirrored: %s%s; the next run or `whetstone sync` sends the rest", told, unlisted)
+
+
+def _busy(entries: Collection[Path]) -> bool:
     """Whether a mirror of an ended stage still sends, or will be tried again at once."""
-    names = (read_object(entry / JOB, names=list) or {}).get("names") or []
-    if not (entry / FINISH).exists():
-        return False
-    busy = [_keep_going(entry, name) for name in names]  # all of them, not up to the first
+    waiting: dict[str, list[Path]] = {}
+    for entry in sorted(entries):
+        if (entry / FINISH).exists():
+            for name in _unsent(entry):
+                waiting.setdefault(name, []).append(entry)
+    busy = [_keep_going(name, each) for name, each in waiting.items()]  # all of them, not up to the first
     return any(busy)
 
 
@@ -275,9 +326,15 @@ def _lacks(entry: Path, name: str) -> str:
     return f"{name} has {sent} of {points} points of {entry.name}{why}"
 
 
-def _stop(entry: Path, name: str) -> None:
-    """End a process that is still there: nobody waits for it any more."""
+def _stop(entry: Path, name: str) -> list[Path]:
+    """End the process of a mirror, for which nobody waits any more; returns the stages that it looked after."""
     with _lock:
         child = _children.pop((entry, name), None)
-        if child is not None and child.poll() is None:
-            owner.end_group(child, 0)  # with the service that its client may have started
+        if child is None:
+            return []
+        for other in child.entries:
+            if _children.get((other, name)) is child:
+                del _children[other, name]
+        if child.poll() is None:
+            child.end()
+        return child.entries

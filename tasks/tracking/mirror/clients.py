@@ -64,7 +64,7 @@ class Wandb:
         self.run = wandb.init(
             project=plain(job["experiment"]), id=job["id"], name=job["name"], group=job["group"], job_type=job["kind"],
             config=job["params"] | {"whetstone": job["tags"]}, mode=mode, dir=folder, settings=settings,
-            resume=None if mode == "offline" else "allow",
+            resume=None if mode == "offline" else "allow", reinit=True,  # after a stage whose mirror failed in this process
         )  # fmt: skip
         self.run.define_metric("step")
         self.run.define_metric("*", step_metric="step")
