@@ -1,6 +1,7 @@
 # make run     set up and run the quickstart
 # make test    set up and run the tests that take minutes
 # make wheel   a wheel in dist/, to be installed elsewhere
+# make image   a container image (TORCH=cpu or cuda), where podman, buildah or docker is there
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
@@ -16,7 +17,10 @@ TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 # The tests start hundreds of Python processes; each would compile the project again where an environment forbids bytecode.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-gpu test-vllm test-ecosystem test-all check install wheel docs docs-site bench clean
+IMAGE_BUILDER ?= $(firstword $(foreach each,podman buildah docker,$(shell command -v $(each))))
+IMAGE ?= whetstone
+
+.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-gpu test-vllm test-ecosystem test-all check install wheel image docs docs-site bench clean
 
 run: install
 	$(BIN)/whetstone run recipes/quickstart.yaml
@@ -89,6 +93,14 @@ wheel: install
 	rm -rf build
 	$(BIN)/python -m pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 	rm -rf build
+
+# With podman, buildah, or docker and its daemon; the image is called $(IMAGE):cpu or $(IMAGE):cuda.
+image:
+	@test -n "$(IMAGE_BUILDER)" || { echo "make image needs podman, buildah or docker, and none of them is installed." >&2; exit 2; }
+	@"$(IMAGE_BUILDER)" info >/dev/null 2>&1 || \
+	  { echo "make image: \`$(IMAGE_BUILDER) info\` fails; docker needs its daemon, and podman and buildah user namespaces." >&2; exit 2; }
+	"$(IMAGE_BUILDER)" build --file Containerfile --target $(TORCH) --tag $(IMAGE):$(TORCH) \
+	  --build-arg TORCH_VERSION=$(TORCH_VERSION) --build-arg TORCH_CPU_INDEX=$(TORCH_CPU_INDEX) .
 
 docs: install
 	$(BIN)/python -m scripts.docs
