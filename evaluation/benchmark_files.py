@@ -18,6 +18,7 @@ BENCHMARKS = Path(__file__).parent / "benchmarks"
 ROWS = "test.jsonl"
 TEMPLATE = "sums"
 """What a new benchmark begins as."""
+LIKELIHOODS = r"(?m)^output_type:\s*['\"]?(multiple_choice|loglikelihood\w*)\b"
 MOST = 5
 """Faults that are told of; the rest are of the same kinds."""
 
@@ -55,6 +56,14 @@ def verifiers_of(name: str) -> frozenset[str] | None:
     """The verifiers that the rows of one of the project's benchmarks name; None where rows do not say, and for other benchmarks."""
     rows = BENCHMARKS / name / ROWS
     return _verifiers_in(rows, rows.stat().st_mtime_ns) if rows.is_file() else None
+
+
+def asks_likelihoods(name: str, include: str | None) -> bool:
+    """Whether the YAML of this name, ours or in a folder with more, asks how likely given answers are; False where none has it, and for
+    what inherits it from a file that it includes."""
+    folders = [BENCHMARKS, *([Path(include)] if include is not None else [])]
+    files = [path for folder in folders for path in sorted(folder.rglob("*.yaml")) if path.stem == name]
+    return any(re.search(LIKELIHOODS, path.read_text(errors="replace")) for path in files)
 
 
 @cache

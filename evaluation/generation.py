@@ -7,6 +7,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from pipelines.base.errors import Problem
+from pipelines.contract.sampling import Sampling
 
 KNOWN = {"do_sample", "temperature", "top_p", "top_k", "min_p", "max_gen_toks", "until"}
 """What the sampler understands; a task that asks for others is run by HFLM itself."""
@@ -48,3 +49,14 @@ def greedy(settings: Mapping[str, Any]) -> bool:
     (True, False, True)
     """
     return not settings.get("do_sample") or not settings.get("temperature", 1.0)
+
+
+def sampling_of(kwargs: Mapping[str, Any]) -> Sampling:
+    """What our sampler makes of lm-eval's normalised settings."""
+    return Sampling(
+        temperature=0.0 if greedy(kwargs) else float(kwargs.get("temperature") or 1.0),
+        top_p=float(kwargs.get("top_p") or 1.0),
+        top_k=int(kwargs.get("top_k") or 0),
+        min_p=float(kwargs.get("min_p") or 0.0),
+        max_tokens=int(kwargs["max_gen_toks"]),
+    )

@@ -14,6 +14,8 @@ from evaluation.samples import TRUNCATED
 from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.recipe.settings import Evaluate, Task
 
+LIKELIHOODS = ("multiple_choice", "loglikelihood", "loglikelihood_rolling")
+"""Kinds of output that need log-probabilities of given answers."""
 DRAWN, SCORED = "drawn_tokens", "scored_tokens"
 """Of an answer, in a stage that searches: metrics, and in a question's log the mean over its answers."""
 
@@ -64,6 +66,23 @@ def _unsafe(index: dict[str, Any], name: str) -> Iterator[str]:
             yield from _unsafe(index, child_name)
     for tagged in sorted(entry.tags) if entry is not None and not config else []:  # a tag, with the names of its tasks
         yield from _unsafe(index, tagged)
+
+
+def likelihood_tasks(index: dict[str, Any], name: str) -> Iterator[str]:
+    """Tasks of a task, group or tag of lm-eval's that ask how likely given answers are."""
+    entry = index.get(name)
+    config = (entry.cfg if entry is not None else None) or {}
+    if str(config.get("output_type")) in LIKELIHOODS:
+        yield name
+    listed = config.get("task")
+    named = [
+        child.get("task") if isinstance(child, dict) else child
+        for child in (listed if isinstance(listed, list) else [])
+    ]
+    tagged = sorted(entry.tags) if entry is not None and not config else []
+    for child in [*named, *tagged]:
+        if isinstance(child, str) and child != name:
+            yield from likelihood_tasks(index, child)
 
 
 def load_task(tasks: Any, task: Task) -> dict[str, Any]:
@@ -140,6 +159,8 @@ def evaluate(
         label = name if task.benchmark is None else task.name if len(by_name) == 1 else f"{task.name}-{name}"
         if samples and "scores" in samples[0]:
             metrics[label] = _sampled_metrics(samples, lm.tokenizer, settings)
+            if not getattr(lm.tokenizer, "counts", True):
+                metrics[label].pop("mean_length")
             tokens = [lm.drawn[name, s["doc_id"]] for s in samples if (name, s["doc_id"]) in lm.drawn]
             if tokens and (lm.thinks or task.system or task.prefill):
                 means = [sum(of_question) / len(of_question) for of_question in tokens]

@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from evaluation import benchmark_files, generation
+from evaluation.benchmark_files import asks_likelihoods
 from pipelines import environments, verifiers
 from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.recipe import search_models
@@ -67,7 +68,7 @@ class EvaluateKind(Kind):
     """Benchmarks for models of the graph, and paired differences along its edges."""
 
     name, settings, module, makes = "evaluate", Evaluate, "evaluation", SCORES
-    ports: ClassVar[dict[str, Port]] = {"models": Port((MODEL,), many=True)}
+    ports: ClassVar[dict[str, Port]] = {"models": Port((MODEL,), many=True, endpoint=True)}
     benchmark_texts = "evaluation.documents:questions"
     link_takes = (REWARD_MODEL,)
 
@@ -101,7 +102,8 @@ class EvaluateKind(Kind):
     def shown(self, node: Node) -> dict[str, str]:
         """Also the guided and the searched columns."""
         names = node.labels
-        return names | {each.name: f"{names[each.model]}-{each.suffix}" for each in columns(node)}
+        endpoints = {each.name: each.name for each in node.settings.models}
+        return endpoints | names | {each.name: f"{names[each.model]}-{each.suffix}" for each in columns(node)}
 
     def check(self, node: Node) -> None:
         """Named stages are listed under `models`; guidance goes between two of them, the one made from the other."""
@@ -110,6 +112,19 @@ class EvaluateKind(Kind):
                 "evaluate.checkpoints", f"is about plain sections; list the stages under {node.name}.models."
             )
         check_evaluated_games(node.settings.tasks)
+        taken = {*node.labels, *node.recipe.graph, BASE, *(each.name for each in columns(node))}
+        for place, each in enumerate(node.settings.models):
+            if each.name in taken:
+                raise RecipeError(
+                    f"evaluate.models.{place}.label", f"{each.name} is the name of another column", "Choose one."
+                )
+            for task in node.settings.tasks:
+                if asks_likelihoods(task.asks, node.settings.include):
+                    raise RecipeError(
+                        f"evaluate.models.{place}",
+                        f"{task.name} asks how likely given answers are, and an endpoint gives its own answers alone",
+                        "Evaluate it in a stage without endpoints.",
+                    )
         _check_decoding(node.settings)
         for task in node.settings.tasks:
             if fault := generation.fault(task.sampling):
@@ -160,7 +175,7 @@ class EvaluateKind(Kind):
                 if task["environment"]
             ],
             modules=["evaluation.scoring"],
-            skip=frozenset() if evaluate.search is not None else frozenset({"evaluation.searching"}),
+            skip=_not_entered(evaluate),
             environments={t.environment.task for t in evaluate.tasks if t.environment is not None},
             environment_settings=[
                 t.environment.config for t in evaluate.tasks if t.environment and t.environment.config
@@ -168,6 +183,7 @@ class EvaluateKind(Kind):
             verifies=True,
             verifiers=_verifiers(evaluate),
             libraries=(*VERIFIERS, *TEXT, *TORCH, "datasets", "lm_eval"),
+            computes=bool(node.named("models")),
         )
 
     def job(self, node: Node) -> dict[str, Any]:
@@ -181,6 +197,12 @@ class EvaluateKind(Kind):
             "guided": [asdict(each) for each in guided(node)],
             "searched": [asdict(each) for each in searched(node)],
         }
+
+
+def _not_entered(settings: Evaluate) -> frozenset[str]:
+    """Modules that a stage with these settings does not import."""
+    used = {"evaluation.searching": settings.search is not None, "evaluation.endpoint": bool(settings.models)}
+    return frozenset(name for name, imported in used.items() if not imported)
 
 
 def _verifiers(settings: Evaluate) -> frozenset[str] | None:

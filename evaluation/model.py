@@ -10,7 +10,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 
-from evaluation.generation import greedy, unknown
+from evaluation.generation import sampling_of, unknown
 from evaluation.likelihoods import log_likelihoods
 from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Model
@@ -148,7 +148,7 @@ class SamplerLM(HFLM):
         for indices in by_settings.values():
             kwargs: dict[str, Any] = dict(normalize_gen_kwargs(requests[indices[0]].args[1], self.max_gen_toks))
             until = handle_stop_sequences(kwargs.get("until"), eos=eos)
-            sampling = _sampling(kwargs)
+            sampling = sampling_of(kwargs)
             room = self.max_length - sampling.max_tokens
             contexts = {i: self.tok_encode(requests[i].args[0], left_truncate_len=room) for i in indices}
             order = sorted(indices, key=lambda i: (len(contexts[i]), contexts[i], i))
@@ -227,16 +227,6 @@ class _Answered:
         """Note a request, and have its answer cached."""
         self.keys.append(repr(request))
         self.hook.add_partial(kind, request, answer)
-
-
-def _sampling(kwargs: dict[str, Any]) -> Sampling:
-    return Sampling(
-        temperature=0.0 if greedy(kwargs) else float(kwargs.get("temperature") or 1.0),
-        top_p=float(kwargs.get("top_p") or 1.0),
-        top_k=int(kwargs.get("top_k") or 0),
-        min_p=float(kwargs.get("min_p") or 0.0),
-        max_tokens=int(kwargs["max_gen_toks"]),
-    )
 
 
 def load(

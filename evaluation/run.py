@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from evaluation import harness, model, plots, statistics
 from evaluation.samples import scores_of
 from pipelines.base.errors import ModelError, RecipeError
+from pipelines.contract.model_endpoint import ModelEndpoint
 from pipelines.contract.model_settings import Model
 from pipelines.engine import models
 from pipelines.recipe.settings import Evaluate
@@ -54,13 +55,16 @@ def run(
     identity: str | None = None
     system_prompts: dict[str, str] = {}
     logs: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    columns = _columns(checkpoints, guided, searched)
+    columns: dict[str, Any] = {each.name: each for each in settings.models if each is not None}
+    columns |= _columns(checkpoints, guided, searched)
+    usage: dict[str, dict[str, float]] = {}
     for index, (name, column) in enumerate(columns.items()):
-        lm = _load(column, model_settings, settings, scorers or {}, seed)
-        checkpoint_identity = models.template_identity(lm.tokenizer)
-        if identity not in (None, checkpoint_identity):
-            raise ModelError("evaluate", f"checkpoint {name} renders prompts differently from the ones before it.")
-        identity = checkpoint_identity
+        lm = _load(column, model_settings, settings, scorers or {}, seed, checkpoints)
+        if isinstance(column, _Column):
+            checkpoint_identity = models.template_identity(lm.tokenizer)
+            if identity not in (None, checkpoint_identity):
+                raise ModelError("evaluate", f"checkpoint {name} renders prompts differently from the ones before it.")
+            identity = checkpoint_identity
         if lm.system_prompt:
             system_prompts[name] = lm.system_prompt
             report.event("asked with the system prompt it was trained with", checkpoint=name, prompt=lm.system_prompt)
@@ -68,6 +72,12 @@ def run(
         total = len(columns) * len(settings.tasks)
         evaluation[name], samples = _every_task(lm, tasks, settings, name, before, total, report)
         logs[name] = samples
+        if not isinstance(column, _Column):
+            usage[name] = lm.model.usage.metrics(column.price)
+            for why, count in lm.refused.items():
+                report.event(
+                    "questions were refused; they count as incorrect", checkpoint=name, questions=count, why=why
+                )
         for task, rows in samples.items():
             _write(out / "samples" / name / f"{task}.jsonl", rows)
             of_questions = [scores_of(row) for row in rows]
@@ -90,6 +100,7 @@ def run(
     scalars = {
         f"{c}/{t}/{m}": v["value"] for c, by in evaluation.items() for t, ms in by.items() for m, v in ms.items()
     }
+    scalars |= {f"{name}/{metric}": value for name, of in usage.items() for metric, value in of.items()}
     report.metrics(0, {k.replace("@", "_at_"): v for k, v in scalars.items()})
     return scalars
 
@@ -125,7 +136,20 @@ def _columns(
     return columns
 
 
-def _load(column: _Column, model_settings: Model, settings: Evaluate, scorers: dict[int, str], seed: int) -> Any:
+def _load(
+    column: _Column | ModelEndpoint,
+    model_settings: Model,
+    settings: Evaluate,
+    scorers: dict[int, str],
+    seed: int,
+    checkpoints: dict[str, str],
+) -> Any:
+    if isinstance(column, ModelEndpoint):
+        from evaluation.endpoint import EndpointLM
+
+        path = next(iter(checkpoints.values()), None)
+        tokenizer = models.load_tokenizer(path, model_settings) if path is not None else None
+        return EndpointLM(column, "evaluate.models", seed=seed, tokenizer=tokenizer)
     shown: dict[str, Any] = {"guidance": column.guidance, "batch_size": settings.batch_size, "seed": seed}
     if settings.search is None:
         return model.load(column.path, model_settings, **shown)
@@ -174,7 +198,7 @@ def _every_task(
     for done, task in enumerate(settings.tasks, before):
         what = f"{checkpoint}: {task.name}"
         lm.progress = lambda answered, count, done=done, what=what: report.progress(
-            done + answered / count, total, what, unit="task"
+            done + answered / count, total, f"{what}{_paid(lm)}", unit="task"
         )
         evaluate = harness.evaluate if task.environment is None else _play
         task_metrics, task_samples = evaluate(lm, tasks, task, settings)
@@ -182,6 +206,12 @@ def _every_task(
         samples |= task_samples
         report.progress(done + 1, total, what, unit="task", force=True)
     return metrics, samples
+
+
+def _paid(lm: Any) -> str:
+    """What an endpoint's answers took so far; nothing for a model that is loaded."""
+    asked = getattr(lm.model, "usage", None)
+    return "" if asked is None else f" ({asked.shown(lm.model.settings.price)})"
 
 
 def _play(*arguments: Any) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:

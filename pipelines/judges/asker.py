@@ -8,22 +8,17 @@ from typing import Annotated, Any, TypeVar
 from pydantic import Field, ValidationError
 
 from pipelines.base.errors import RecipeError
-from pipelines.contract.fields import ADDRESS, Identifier, Strict
+from pipelines.contract.fields import Identifier, Strict
+from pipelines.contract.model_endpoint import Concurrency, ModelName, Timeout, Url
 from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Message
 from pipelines.judges.endpoint import ChatEndpoint, Reply
 from pipelines.judges.local import LocalJudge
 
-ModelName = Annotated[str, Field(min_length=1, max_length=300)]
-"""What an endpoint knows a model by."""
 ModelPath = Annotated[str, Field(min_length=1, max_length=4096)]
-Url = Annotated[str, Field(pattern=ADDRESS)]
 Instruction = Annotated[str, Field(max_length=8000)]
 Temperature = Annotated[float, Field(ge=0, le=10)]
 MaxTokens = Annotated[int, Field(ge=1, le=100_000)]
-Concurrency = Annotated[int, Field(ge=1, le=1024)]
-Timeout = Annotated[float, Field(gt=0, le=1e6)]
-"""Seconds."""
 
 
 class EndpointSettings(Strict):

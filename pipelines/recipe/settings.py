@@ -8,9 +8,10 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from pipelines.contract.fields import Label, Line, Seed, Settings, free
+from pipelines.contract.model_endpoint import ModelEndpoint
 from pipelines.contract.sampling import Mismatch, Sampling
 from pipelines.recipe.guidance import GuidedColumns
 from pipelines.recipe.monitors import DEFAULT_MONITORS
@@ -307,9 +308,20 @@ def _task(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
+def _without_stages(values: list[ModelEndpoint | None]) -> list[ModelEndpoint | None]:
+    """Without the places of the stages among which endpoints are listed."""
+    return [value for value in values if value is not None]
+
+
+Endpoints = Annotated[list[ModelEndpoint | None], AfterValidator(_without_stages)]
+
+
 class Evaluate(Settings):
     """Benchmarks for every checkpoint of the chain."""
 
+    models: Endpoints = []
+    """Models behind OpenAI-compatible servers, which stand in the table beside the recipe's own; in a stage with a name they are listed
+    among the stages."""
     tasks: list[Annotated[Task, BeforeValidator(_task, json_schema_input_type=Label | Task)]] = Field(min_length=1)
     include: Line | None = None
     """Folder with more lm-eval task YAMLs."""
@@ -335,6 +347,24 @@ class Evaluate(Settings):
         if len(set(self.checkpoints)) != len(self.checkpoints):
             raise ValueError("checkpoints: each may be named once")
         distinct(self.search or [])
+        return self
+
+    @model_validator(mode="after")
+    def _of_endpoints(self) -> Evaluate:
+        names = [each.name for each in self.models if each is not None]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f"models: two endpoints are called {name}; give one a `label`")
+        for task in self.tasks if names else ():
+            if task.environment is not None:
+                raise ValueError(
+                    f"models: {task.name} plays episodes, and an endpoint answers questions; evaluate it in a stage of its own"
+                )
+            if task.chat is False or task.prefill:
+                what = "prefill" if task.prefill else "chat: false"
+                raise ValueError(
+                    f"models: {task.name} has {what}, and an endpoint is asked by messages and begins its answers itself; leave it out"
+                )
         return self
 
 

@@ -8,9 +8,9 @@ from pydantic import Field, model_validator
 
 from pipelines.contract import template
 from pipelines.contract.fields import Identifier, Label, Settings, free
+from pipelines.contract.model_endpoint import Concurrency, ModelEndpoint, ModelName, Timeout, Url
 from pipelines.contract.sampling import Sampling
-from pipelines.judges.asker import Concurrency, Endpoint, ModelName, Timeout, Url
-from pipelines.judges.model_endpoint import ModelEndpoint
+from pipelines.judges.asker import Endpoint
 from pipelines.recipe.guidance import Guidance
 from pipelines.recipe.search import Search
 from pipelines.recipe.server import Server

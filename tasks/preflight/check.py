@@ -406,6 +406,7 @@ def _evaluate(stage: str, evaluate: Evaluate, questions: list[Question]) -> Iter
             near = did_you_mean(task.asks, known | own, lists=False)
             fix = near or f"Ours are: {', '.join(sorted(known | own))}."
             ask = {"ask": "benchmark", "name": task.asks, "include": include, "own": task.asks in own}
+            ask |= {"endpoints": True} if evaluate.models else {}
             questions.append((field, "" if task.asks in own else fix, ask))
 
 

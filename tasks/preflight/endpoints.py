@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.base.errors import Problem, UserError
+from pipelines.contract.model_endpoint import ModelEndpoint
 from pipelines.data import dataset
 from pipelines.judges import endpoint
-from pipelines.judges.model_endpoint import ModelEndpoint
 from pipelines.recipe.stage_kind import SAMPLES, Node
 from tasks.preflight import http_probe
 

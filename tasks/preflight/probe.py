@@ -221,6 +221,9 @@ def _benchmarks(question: dict[str, Any]) -> dict[str, Any]:
     if question["own"]:
         benchmark_files.require(Path(question["include"]), question["name"])
     manager = harness.manager(settings)
+    asking = harness.likelihood_tasks(manager.task_index, question["name"]) if question.get("endpoints") else iter(())
+    if (likely := next(asking, None)) is not None:
+        raise UserError(f"{likely} asks how likely given answers are, and an endpoint gives its own answers alone")
     if question["own"] and "custom_dataset" in (
         manager.task_index[question["name"]].cfg or {}
     ):  # else it may be on the hub

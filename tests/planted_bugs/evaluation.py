@@ -42,7 +42,7 @@ PLANTED = {
     "samples of one checkpoint in another's file": (RUN, 'out / "samples" / name / f"{task}.jsonl"', 'out / "samples" / "base" / f"{task}.jsonl"', [FILED]),
     "only the first answer is kept": ("evaluation/scoring.py", "return [list(r) for r in responses]", "return [list(r)[:1] for r in responses]", [f"{STAGE}::test_an_answer_s_score_is_its_verifier_s"]),
     "any answer at all counts": ("evaluation/scoring.py", '"exact_match": sum(s >= 1 for s in scores) / len(scores)', '"exact_match": sum(s >= 0 for s in scores) / len(scores)', [f"{STAGE}::test_an_answer_s_score_is_its_verifier_s"]),
-    "repeats are one answer": ("evaluation/model.py", "sampling = _sampling(kwargs)\n", "sampling = _sampling(kwargs | {\"do_sample\": False})\n", [f"{WHOLE}::test_repeats_are_independent_and_reproducible"]),
+    "repeats are one answer": ("evaluation/model.py", "sampling = sampling_of(kwargs)\n", "sampling = sampling_of(kwargs | {\"do_sample\": False})\n", [f"{WHOLE}::test_repeats_are_independent_and_reproducible"]),
     "answers come back in the order of decoding": ("evaluation/model.py", "[contexts[i] for i in part], until", "[contexts[i] for i in sorted(part)], until", [f"{WHOLE}::test_same_numbers_as_hflm"]),
     "stop words are ignored": ("evaluation/model.py", "postprocess_generated_text(text, stop=until,", "postprocess_generated_text(text, stop=[],", [f"{WHOLE}::test_same_numbers_as_hflm"]),
     "what is shared is as long as a whole choice": (LIKELIHOODS, "min(_common(rows[0], rows[-1]), min(starts) - 1)", "min(_common(rows[0], rows[-1]), min(starts))", [f"{LIKELY}::test_choices_that_begin_alike"]),
