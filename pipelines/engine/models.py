@@ -442,11 +442,14 @@ def with_lora(model: PreTrainedModel, lora: Any) -> Any:
     from peft.tuners.lora.layer import ParamWrapper
     from peft.tuners.tuners_utils import BaseTunerLayer
 
+    from pipelines.engine.recurrent import fused_matrices
+
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=lora.target_modules,
+        exclude_modules=fused_matrices(model) if lora.target_modules == "all-linear" else None,
         use_dora=lora.use_dora,
         use_rslora=lora.use_rslora,
         task_type="CAUSAL_LM",

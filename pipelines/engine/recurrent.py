@@ -30,6 +30,8 @@ PADDING_STAYS_OUT = frozenset({
 reads its mask wrongly while decoding: its prompts, and those of families that are not listed, are read with others of equal length only."""
 NOTHING_KEPT = frozenset({"moe", "mlp"})
 """Kinds of layers that remember nothing."""
+FUSED = ("conv1d", "x_proj", "dt_proj", "out_proj")
+"""Modules of a Mamba mixer that its training kernels take the weights of."""
 KERNELS = {"causal_conv1d": "causal-conv1d", "fla": "flash-linear-attention", "mamba_ssm": "mamba-ssm"}
 """Modules with kernels for a GPU, and what installs them; without them transformers computes the same in torch."""
 DELTA_RULE, CONVOLUTIONS = ("qwen3", "olmo", "kimi"), ("lfm2",)
@@ -44,12 +46,14 @@ def padding_stays_out(model: PreTrainedModel) -> bool:
 
 def cache_argument(model: torch.nn.Module) -> str:
     """What a model's `forward` calls its cache."""
-    causal: Any = model.get_base_model() if hasattr(model, "get_base_model") else model
+    causal: Any = model
+    if hasattr(causal, "get_base_model"):  # of peft
+        causal = causal.get_base_model()
     return "cache_params" if "cache_params" in inspect.signature(causal.forward).parameters else "past_key_values"
 
 
-def check_cache(model: PreTrainedModel) -> None:
-    """Refuse a model that remembers what transformers' `DynamicCache` cannot hold.
+def check_cache(model: Any) -> None:
+    """Refuse a causal LM that remembers what transformers' `DynamicCache` cannot hold.
 
     Raises:
         ModelError: RWKV, xLSTM and MiniMax-01, which have caches of their own, RecurrentGemma, whose modules hold their states, and kinds
@@ -83,11 +87,17 @@ def open_time_steps(model: PreTrainedModel) -> None:
             module.time_step_limit = (0.0, limit[1])  # type: ignore[assignment]
 
 
+def fused_matrices(model: torch.nn.Module) -> list[str] | None:
+    """Names of the matrices in Mamba's mixers that kernels read as they are, so that an adapter on them would not act; None for none."""
+    mixers = [name for name, module in model.named_modules() if hasattr(module, "A_log") and hasattr(module, "D")]
+    return [f"{mixer}.{matrix}" for mixer in mixers for matrix in FUSED] or None
+
+
 @functools.cache
 def say_what_falls_back(model_type: str) -> None:
     """Log, once in a process, what a family with a state goes without, and which fast kernels a GPU lacks."""
     log.info(
-        "%s keeps a recurrent state: each sequence is a padded row of its own, without packing or shared prefixes",
+        "%s keeps a recurrent state: each sequence is a padded row of its own, without packing, shared prefixes or compiled blocks",
         model_type,
     )
     missing = missing_kernels(model_type)

@@ -18,7 +18,8 @@ with `weights_dtype: bfloat16` 2; of an adapter's 4). In bytes:
     logits        min(M V, CHUNK) 4 (x TRUNCATED where top-k, top-p or min-p cut the distribution), and the head's gradient, w V h
     packed        on a CPU with AVX-512: 4 P in float32 while answers of PACKED_STEPS tokens or more are decoded, 2 P with weights
                   stored in bfloat16
-    cache         R C L 2 k d 4 (on a GPU b), and DRAWN R V 4 for the logits that tokens are drawn from; for samples also LISTED a token of
+    cache         R C L 2 k d 4 (on a GPU b), without layers that keep no keys; R times 4 bytes a number of a row's recurrent states,
+                  however long it is; DRAWN R V 4 for the logits that tokens are drawn from; for samples also LISTED a token of
                   two shards: one is decoded while the one before is written. With guidance R counts twice
     kept          on a GPU the cache of RLVR with `cuda_graphs`, and what is packed in bfloat16: both stay between steps
 
@@ -33,10 +34,10 @@ first step and keeps the scores, not the model. A reward model has no logits unl
 gradients: of a pass it holds one layer, N b (4 h + 4 i).
 
 Left out: evaluation (what a pass of lm-eval holds depends on the length of its questions), servers that decode, critics and
-teachers, experts that are computed for few tokens (all are counted as one MLP of `intermediate`), what the allocator keeps. It
-is an upper bound on what the recipe leaves open: every completion has `max_tokens`, every row of SFT is scored in all of its
-tokens, every pair is as long as `max_length` lets it be, no row is skipped. A prompt's length is not in the recipe:
-`prompt_tokens` is what is assumed of it.
+teachers, what the scan of a recurrent layer keeps for its backward pass, experts that are computed for few tokens (all are
+counted as one MLP of `intermediate`), what the allocator keeps. It is an upper bound on what the recipe leaves open: every
+completion has `max_tokens`, every row of SFT is scored in all of its tokens, every pair is as long as `max_length` lets it be,
+no row is skipped. A prompt's length is not in the recipe: `prompt_tokens` is what is assumed of it.
 """
 
 from __future__ import annotations
@@ -71,6 +72,10 @@ FOUR_BITS = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a weight in NF4: half of one, a byte for each 64 and a float32 for 256 of these (pipelines/engine/quantization.py)."""
 CRITIQUE_ROWS = 1024
 """Critiques decoded side by side (`CritiqueSampler` in pipelines/engine/critiques.py)."""
+STATES = frozenset({"conv", "linear_attention", "hybrid", "hybrid_sliding"})
+"""Kinds of layers with a recurrent state (pipelines/engine/masks.py)."""
+KEYLESS = frozenset({"conv", "linear_attention", "moe", "mlp"})
+"""Kinds of layers without keys and values."""
 PROMPT_TOKENS = 256
 """Assumed where `curate.max_prompt_tokens` says nothing."""
 
@@ -87,11 +92,17 @@ class Shape:
     key_heads: int
     head_size: int
     vocabulary: int
+    key_layers: int | None = None
+    """Layers that keep keys and values of every position; None for all."""
+    state: int = 0
+    """Numbers that a row's recurrent states hold, in all layers."""
 
     @classmethod
     def of(cls, config: Any, parameters: int) -> Shape:
         """From a transformers text configuration; families without a field have its usual value."""
-        hidden, heads = int(config.hidden_size), int(config.num_attention_heads)
+        hidden, heads = int(config.hidden_size), int(getattr(config, "num_attention_heads", None) or 1)
+        kinds = getattr(config, "layer_types", None) or []
+        states = sum(kind in STATES for kind in kinds)
         return cls(
             parameters=parameters,
             layers=int(config.num_hidden_layers),
@@ -101,6 +112,8 @@ class Shape:
             key_heads=int(getattr(config, "num_key_value_heads", None) or heads),
             head_size=int(getattr(config, "head_dim", None) or hidden // heads),
             vocabulary=int(config.vocab_size),
+            key_layers=None if states == 0 else sum(kind not in KEYLESS for kind in kinds),
+            state=states * _state_of(config, hidden),
         )
 
     @property
@@ -113,6 +126,26 @@ class Shape:
         queries, keys = self.heads * self.head_size, self.key_heads * self.head_size
         attention = 2 * (self.hidden + queries) + 2 * (self.hidden + keys)
         return rank * self.layers * (attention + 3 * (self.hidden + self.intermediate))
+
+
+def _state_of(config: Any, hidden: int) -> int:
+    """Numbers of one layer's recurrent state: those of a delta rule or of Mamba's heads, and of the convolution before it."""
+
+    def size(*names: str) -> int:
+        return next((int(value) for name in names if (value := getattr(config, name, None))), 0)
+
+    heads = size("linear_num_value_heads", "linear_num_heads")
+    if heads:
+        keys = size("linear_key_head_dim", "linear_head_dim")
+        values = size("linear_value_head_dim", "linear_head_dim")
+        channels, state = heads * (2 * keys + values), heads * keys * values
+    else:
+        state_size = size("mamba_d_state", "ssm_state_size", "state_size")
+        inner = size("mamba_d_ssm") or size("mamba_num_heads") * size("mamba_head_dim")
+        inner = inner or hidden * (size("mamba_expand", "expand") or (2 if state_size else 1))
+        groups = size("mamba_n_groups", "n_groups", "mamba_ngroups") or 1
+        channels, state = inner + 2 * groups * state_size, inner * state_size
+    return state + 4 * channels
 
 
 @dataclass(frozen=True)
@@ -229,9 +262,13 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
         and load.steps >= (PACKED_STEPS if value == 4 else 1)
     )
     packed = stored * shape.parameters * load.decoded if packs else 0
-    cache = load.rows * load.length * shape.layers * 2 * shape.key_heads * shape.head_size * cached
+    key_layers = shape.layers if shape.key_layers is None else shape.key_layers
+    cache = load.rows * load.length * key_layers * 2 * shape.key_heads * shape.head_size * cached
+    cache += load.rows * shape.state * 4
     cache += DRAWN * load.rows * shape.vocabulary * 4
-    keeps = device.gpu and isinstance(section, Rlvr) and section.cuda_graphs and section.sampler is None
+    keeps = (
+        device.gpu and not shape.state and isinstance(section, Rlvr) and section.cuda_graphs and section.sampler is None
+    )
     logits = min(load.scored * shape.vocabulary, CHUNK) * 4 * (TRUNCATED if load.truncated else 1)
     if load.trains and load.scored and lora is None:
         logits += stored * shape.vocabulary * shape.hidden
@@ -243,7 +280,11 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
         optimizer=8 * trained // shards,
         commit=(updated + 8) * trained // shards,
         activations=_activations(
-            shape, load, value, section, compiled=device.gpu and node.recipe.model.compiles(shape.parameters, shards)
+            shape,
+            load,
+            value,
+            section,
+            compiled=device.gpu and not shape.state and node.recipe.model.compiles(shape.parameters, shards),
         ),
         logits=logits,
         packed=packed,

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 
+import hybrid_toys
 import pytest
 import torch
 import toys
@@ -16,6 +17,8 @@ import yaml
 
 from benchmarks import sides
 from pipelines.engine import decoding_weights
+from pipelines.engine.cache import SlabCache
+from pipelines.engine.recurrent import cache_argument
 from pipelines.recipe.read import read_recipe
 from tasks import machine
 from tasks.preflight import memory
@@ -55,6 +58,33 @@ def test_a_base_in_four_bits(tmp_path):
         assert (needs.gradients, needs.optimizer, needs.commit) == (plain.gradients, plain.optimizer, plain.commit)
     packing = memory.Device(avx512=True)
     assert planned(tmp_path, "rlvr", *lora, "rlvr.sampling.max_tokens=40", device=packing).packed == 0
+
+
+@pytest.mark.parametrize("family", hybrid_toys.FAMILIES)
+def test_a_recurrent_state_is_counted_once_and_does_not_grow(family, tmp_path):
+    """What the cache of a real model holds after a text is what the plan says, and longer answers add keys alone."""
+    network = hybrid_toys.model(family)
+    shape = memory.Shape.of(network.config.get_text_config(), 10**5)
+    cache = SlabCache(network)
+    with torch.no_grad():
+        network(input_ids=torch.arange(3, 15)[None], use_cache=True, **{cache_argument(network): cache})
+    held = sum(
+        tensor.numel()
+        for layer in cache.layers
+        for states in (getattr(layer, "conv_states", {}), getattr(layer, "recurrent_states", {}))
+        for tensor in states.values()
+        if tensor is not None
+    )
+    keys = sum(getattr(layer, "keys", None) is not None for layer in cache.layers)
+    assert held <= shape.state <= 2 * held + 1
+    assert shape.key_layers == keys
+
+    def decoded(length):
+        node = read_recipe(toys.recipe(tmp_path), [f"rlvr.sampling.max_tokens={length}"]).node("rlvr")
+        return memory.of_stage(node, shape, prompt_tokens=16).cache
+
+    assert decoded(108) - decoded(8) == 16 * 100 * keys * 2 * shape.key_heads * shape.head_size * 4
+    assert decoded(8) >= 16 * held * 4
 
 
 def test_weights_stored_in_bfloat16(tmp_path):
