@@ -27,7 +27,7 @@ FENCED = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 FILES = re.compile(
     r"(?<![\w/.*-])((?:benchmarks|docs|evaluation|flows|pipelines|recipes|scripts|tasks|tests)/[\w./*-]*[\w/])"
 )
-ANY_NAME = ("recipes/x.yaml", "my.yaml", "pipelines/rlvr/advantage/x.py")
+ANY_NAME = ("recipes/x.yaml", "my.yaml", "my_stages.yaml", "pipelines/rlvr/advantage/x.py")
 """Files that stand for any of their kind."""
 EXAMPLES = {
     "data/rows.jsonl": '{"prompt": "1 + 1 =", "answer": "2"}\n',
@@ -198,7 +198,7 @@ def recipe_of(snippet: dict[str, Any], before: dict[str, Any], body: dict[str, A
         if fields["kind"] == "curate":
             fields["sources"] = filled(fields.get("sources", ["..."]), sections["curate"]["sources"])
             fields.setdefault("splits", {"train": 0.9, "heldout": 0.1})
-    others = {k: v for k, v in snippet.items() if k in ("repeat", "concurrent_stages")}
+    others = {k: v for k, v in snippet.items() if k in ("repeat", "concurrent_stages", "plugins")}
     return body | {"stages": stages} | others
 
 

@@ -22,11 +22,6 @@ Completer = Callable[..., Any]
 JsonObject = dict[str, Any]
 
 
-def requested() -> list[str]:
-    """The words of the line that the shell asks about; empty where it asks about none."""
-    return os.environ.get("COMP_LINE", "").split() if "_ARGCOMPLETE" in os.environ else []
-
-
 def answer(parser: argparse.ArgumentParser, leave: Callable[[int], Any] = os._exit) -> None:
     """Write what may stand at the cursor to where the shell reads it, and leave the process with an exit code."""
     import argcomplete

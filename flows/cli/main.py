@@ -12,13 +12,14 @@ with contextlib.suppress(
     prefer_own_packages()
 
 import argparse
+import os
 import signal
 import sys
 from collections.abc import Collection
 from importlib import import_module
 from typing import Any, NamedTuple, Protocol, cast
 
-from flows.cli import completers, output, stopping
+from flows.cli import output, stopping
 from flows.cli.arguments import Parser
 
 
@@ -145,7 +146,10 @@ def parser(names: Collection[str] = COMMANDS.keys()) -> argparse.ArgumentParser:
 
 def main(argv: list[str] | None = None) -> None:
     """Run a command: exit code 0 done, 1 failed, 2 the user must change something, 128 + signal stopped."""
-    if line := completers.requested():
+    if "_ARGCOMPLETE" in os.environ:
+        from flows.cli import completers
+
+        line = os.environ.get("COMP_LINE", "").split()
         completers.answer(parser(COMMANDS.keys() & set(line)))
     stopping.install()
     if argv is None:

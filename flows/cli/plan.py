@@ -87,6 +87,8 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 def _asked(recipe: Recipe, planned: list[Planned]) -> dict[str, list[Estimate]]:
     """Stage → what the models behind servers that it will ask take."""
+    if not any(any(map(node.asks_endpoint, node.kind.ports)) for node in recipe.nodes()):
+        return {}
     from tasks.preflight import endpoints
 
     artifacts = {p.stage: p.artifact.path for p in planned if p.artifact is not None}

@@ -9,7 +9,6 @@ from typing import Any
 
 from pipelines.contract.model_settings import Model
 from pipelines.curate.run import run
-from pipelines.data import remote
 from pipelines.recipe.settings import Curate
 from pipelines.stage import process
 from pipelines.stage.report import Report
@@ -21,8 +20,11 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     asked = [partial(process.resolve(each["function"]), each["settings"]) for each in told]
     texts = (lambda: chain.from_iterable(ask() for ask in asked)) if asked else None
     report = Report(folder)
-    for url, files in job.get("remote", {}).items():
-        remote.pin(url, files)
+    if "remote" in job:
+        from pipelines.data import remote  # most recipes have files of their own
+
+        for url, files in job["remote"].items():
+            remote.pin(url, files)
     metrics = run(
         Curate.model_validate(job["settings"]["curate"]),
         Model.model_validate(job["settings"]["model"]),

@@ -13,9 +13,8 @@ from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
 from pipelines.curate.card import Counts
 from pipelines.data import chat
-from pipelines.data.dataset import iter_problems
+from pipelines.data.dataset import Writer, iter_problems
 from pipelines.data.records import Problem
-from pipelines.data.writer import Writer
 from pipelines.engine import models
 from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler

@@ -7,8 +7,6 @@ from typing import Any, ClassVar
 
 from pipelines.base import plugins
 from pipelines.base.errors import DataError, RecipeError, did_you_mean
-from pipelines.data import remote
-from pipelines.recipe import fetched
 from pipelines.recipe.model_path import PATHS, is_stage_name
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.settings import Curate, Source
@@ -146,14 +144,12 @@ class CurateKind(Kind):
         listed: list[Source] = node.settings.sources
         labels = [stage_label(n) if source.kind == "stage" else None for n, source in enumerate(listed)]
         solver = {"solver": SOLVER} if _solver(node.settings) is not None else {}
-        addresses = {fetched.address(s): s for s in listed if fetched.address(s) is not None}
-        for source in addresses.values():
-            fetched.listing(source)
+        away = [source for source in listed if source.elsewhere]
         return {
             **({"benchmark_texts": texts} if texts else {}),
             **({"samples": labels} if any(labels) else {}),
             **solver,
-            **({"remote": {where: remote.pinned(str(where)) for where in addresses}} if addresses else {}),
+            **({"remote": _pinned(away)} if away else {}),
         }
 
     def imports(self, node: Node) -> list[str]:
@@ -165,7 +161,7 @@ class CurateKind(Kind):
         """Files are there, verifiers exist."""
         for number, source in enumerate(node.settings.sources):
             field = f"curate.sources.{number}"
-            if source.kind == "file" and fetched.address(source) is None:
+            if source.kind == "file" and not source.elsewhere:
                 _check_files(str(source.path), field)
             if source.self_supervised is not None:
                 _check_self_supervised(source.self_supervised, field)
@@ -283,3 +279,13 @@ def _check_files(path: str, field: str) -> None:
 
 
 KIND = CurateKind()
+
+
+def _pinned(sources: list[Source]) -> dict[str, Any]:
+    """Address → the files that are there now, of sources that lie elsewhere."""
+    from pipelines.data import remote
+    from pipelines.recipe import fetched  # most recipes have files of their own
+
+    for source in sources:
+        fetched.listing(source)
+    return {where: remote.pinned(where) for where in map(str, map(fetched.address, sources))}

@@ -24,14 +24,12 @@ from pipelines.curate.values import RowError
 from pipelines.data import chat, pairs
 from pipelines.data import samples as sampled
 from pipelines.data.control import rendered_mark
-from pipelines.data.dataset import from_row, iter_problems
+from pipelines.data.dataset import Writer, from_row, iter_problems
 from pipelines.data.pairs import PARTS, REJECTED_PROMPT
 from pipelines.data.records import RAW_TEXT, Message, Problem
 from pipelines.data.steps import STEPS
 from pipelines.data.template import PLAIN_TEMPLATE, TOOLS_TEMPLATE
-from pipelines.data.writer import Writer
 from pipelines.engine import models
-from pipelines.recipe import fetched
 from pipelines.recipe.settings import Curate, Source
 from pipelines.stage.report import Report
 
@@ -107,7 +105,9 @@ def _fetch(curate: Curate, report: Report) -> None:
         report.progress(done / 1e6, max(total or 0, done) / 1e6, "fetching", unit="MB")
 
     for source in curate.sources:
-        if fetched.address(source) is not None:
+        if source.elsewhere:
+            from pipelines.recipe import fetched
+
             fetched.fetch(source, show)
 
 

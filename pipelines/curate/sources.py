@@ -18,7 +18,6 @@ from pipelines.curate.formats import ENDINGS, Limits, Row, narrow, read_file, sh
 from pipelines.curate.values import RowError
 from pipelines.data.dataset import to_row
 from pipelines.data.files import data_files, shown_names
-from pipelines.recipe import fetched
 from pipelines.recipe.settings import Source
 from pipelines.recipe.source import OF_ROWS, SELF_SUPERVISED
 from pipelines.verifiers.reasoning_gym import refusal
@@ -139,7 +138,7 @@ def _stage(source: Source, folder: Path | None) -> Iterator[Row]:
 
 
 def _files(source: Source) -> Iterator[Row]:
-    if fetched.address(source) is not None:
+    if source.elsewhere:
         yield from _copies(source)
         return
     paths = data_files(str(source.path))
@@ -150,6 +149,8 @@ def _files(source: Source) -> Iterator[Row]:
 
 def _copies(source: Source) -> Iterator[Row]:
     """Rows of what lies elsewhere, which messages name in the place of the copies."""
+    from pipelines.recipe import fetched
+
     for copy, file in fetched.fetch(source).items():
         try:
             yield from _read({copy: file.name}, source)

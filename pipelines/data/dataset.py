@@ -67,6 +67,35 @@ def read_split(data: Path, split: str, *, raw_texts: bool = False) -> list[Probl
     return problems
 
 
+class Writer:
+    """Problems to Parquet in batches, one schema."""
+
+    def __init__(self, path: Path, batch_rows: int = BATCH_ROWS) -> None:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        self.schema = pa.schema([(name, pa.string()) for name in SCHEMA])
+        self.file, self.batch_rows, self.count = pq.ParquetWriter(path, self.schema), batch_rows, 0
+        self.rows: list[dict[str, Any]] = []
+
+    def add(self, problem: Problem) -> None:
+        self.rows.append(to_row(problem))
+        self.count += 1
+        if len(self.rows) >= self.batch_rows:
+            self._flush()
+
+    def _flush(self) -> None:
+        import pyarrow as pa
+
+        if self.rows:
+            self.file.write_table(pa.Table.from_pylist(self.rows, schema=self.schema))
+            self.rows = []
+
+    def close(self) -> None:
+        self._flush()
+        self.file.close()
+
+
 def derive(data: Path, out: Path, splits: Mapping[str, Iterable[Problem]]) -> dict[str, int]:
     """Write a data folder of records that come from another one: with its tokenizer and template, and with splits of its own.
 
@@ -81,11 +110,9 @@ def derive(data: Path, out: Path, splits: Mapping[str, Iterable[Problem]]) -> di
     Raises:
         DataError: none is left in any split.
     """
-    from pipelines.data.writer import Writer
-
     counts: dict[str, int] = {}
     for name, problems in splits.items():
-        writer = Writer(out / f"{name}.parquet", BATCH_ROWS)
+        writer = Writer(out / f"{name}.parquet")
         for problem in problems:
             writer.add(problem)
         writer.close()

@@ -18,6 +18,7 @@ from typing import Any
 from pipelines.base.errors import DataError
 
 _MAGIC = "*?["
+URL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.\-]*)://")
 _KINDS = (
     (stat.S_ISDIR, "a folder"), (stat.S_ISFIFO, "a pipe"), (stat.S_ISSOCK, "a socket"),
     (stat.S_ISCHR, "a device"), (stat.S_ISBLK, "a device"),
@@ -48,6 +49,16 @@ def data_files(path: str) -> list[Path]:
     existing, pattern = _split(literal)
     matches = glob.glob(os.path.join(glob.escape(existing), *pattern), recursive=True)
     return [Path(match) for match in sorted(matches) if not os.path.isdir(match)]
+
+
+def is_url(path: str) -> bool:
+    """Whether a path is an address of fsspec's other than a local one.
+
+    >>> [is_url(path) for path in ("s3://bucket/a.jsonl", "data/*.jsonl", "file:///a.jsonl", "C:/a")]
+    [True, False, False, False]
+    """
+    match = URL.match(path)
+    return match is not None and match["protocol"].lower() not in ("file", "local")
 
 
 def data_root(path: str) -> Path:

@@ -21,13 +21,13 @@ from pipelines.base.errors import DataError, UserError, did_you_mean
 from pipelines.base.files import digest, disk_full, file_sha256, fsync_dir, named
 from pipelines.base.project import make_home
 from pipelines.base.secrets import redact
+from pipelines.data.files import URL
 
 FIELD = "curate.sources.path"
 CHUNK = 8 * 2**20
 """Bytes that are asked for at a time."""
 REMEMBERED_S = 60.0
 """Seconds for which a process does not ask again what is at an address."""
-_URL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.\-]*)://")
 _LITERAL = ("http", "https")
 """Protocols whose addresses hold `?` and `*` that are no wildcards."""
 _CHECKSUMS = ("md5Hash", "content_md5", "Content-MD5", "xet_hash", "blob_id", "ETag", "etag")
@@ -63,16 +63,6 @@ class RemoteFile:
 
 _known: dict[str, tuple[float, list[RemoteFile]]] = {}
 """Address → when it was asked for, and what was there."""
-
-
-def is_url(path: str) -> bool:
-    """Whether a path is an address of fsspec's other than a local one.
-
-    >>> [is_url(path) for path in ("s3://bucket/a.jsonl", "data/*.jsonl", "file:///a.jsonl", "C:/a")]
-    [True, False, False, False]
-    """
-    match = _URL.match(path)
-    return match is not None and match["protocol"].lower() not in ("file", "local")
 
 
 def forget() -> None:
@@ -164,7 +154,7 @@ def _ask(url: str) -> list[RemoteFile]:
     for name, info in sorted(about.items()):
         if info["type"] != "file":
             raise DataError(FIELD, f"{redact(url)} is a folder", f"Name files: {redact(url).rstrip('/')}/*.jsonl.")
-        address = url if not pattern else f"{_URL.match(url)[0]}{name}"  # type: ignore[index]  # `_system` has matched it
+        address = url if not pattern else f"{URL.match(url)[0]}{name}"  # type: ignore[index]  # `_system` has matched it
         below = os.path.relpath(name, root) if pattern else PurePosixPath(path.partition("?")[0]).name
         files.append(RemoteFile(address, below, info.get("size"), _version(info)))
     return [each if each.version else _of_contents(each) for each in files]
@@ -256,7 +246,7 @@ def _system(url: str) -> tuple[Any, str]:
     from fsspec.core import url_to_fs
     from fsspec.registry import known_implementations
 
-    match = _URL.match(url)
+    match = URL.match(url)
     protocol = match["protocol"].lower() if match else ""
     if "::" in url:
         raise DataError(FIELD, f"{redact(url)} is a chain of file systems", "Name one file, or one pattern.")
@@ -280,7 +270,7 @@ def _system(url: str) -> tuple[Any, str]:
 @contextmanager
 def _explained(url: str, system: Any, part: Path | None = None) -> Iterator[None]:
     """Errors of the libraries behind fsspec, which share no class, as one that names the file and what to do."""
-    protocol = _URL.match(url)["protocol"].lower()  # type: ignore[index]
+    protocol = URL.match(url)["protocol"].lower()  # type: ignore[index]
     login = CREDENTIALS.get(_SAME.get(protocol, protocol), "Set the environment variables that its library reads.")
     shown = redact(url)
     try:

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor
 
+from pipelines.base.errors import ModelError
+
 WEIGHTS = "adapter_model.safetensors"
 SCORE = "base_model.model.score.weight"
 """Where peft looks for the head of a sequence classifier."""
@@ -40,3 +42,41 @@ def save(model: Any, folder: Path, base: str, revision: str | None = None, *, sc
     config.save_pretrained(str(folder))
     state = {name: weight.detach().cpu().clone().contiguous() for name, weight in weights.items()}
     save_file(state, folder / WEIGHTS, metadata={"format": "pt"})
+
+
+def check(model: Any, adapted: dict[str, Any]) -> None:
+    """Refuse adapters that would not act, or that would make another model of this one when they are merged.
+
+    Args:
+        adapted: name → layer with an adapter.
+
+    Raises:
+        ModelError: names the matrix.
+    """
+    from pipelines.engine.recurrent import fused_matrices
+
+    field, family = "lora.target_modules", type(model).__name__
+    ends = model.get_input_embeddings(), model.get_output_embeddings()
+    if ends[0].weight is ends[1].weight and any(end in adapted.values() for end in ends):
+        raise ModelError(
+            field,
+            f"the embedding and the output head of {family} are one matrix, and an adapter on either would change both when it is merged",
+            "Leave both out.",
+        )
+    first: dict[int, str] = {}
+    for name, layer in adapted.items():
+        own = name.rpartition(".")[2]
+        if any(name.endswith(fused) for fused in fused_matrices(model) or ()):
+            raise ModelError(
+                field,
+                f"{family} reads the matrix {own} of its Mamba layers itself, past any adapter",
+                f"Leave {own} out.",
+            )
+        other = first.setdefault(id(getattr(layer.get_base_layer(), "weight", layer)), name)
+        if other != name:
+            raise ModelError(
+                field,
+                f"layers of {family} share one matrix {own}, and the adapters of all of them would be added to it when they are merged "
+                f"({other} and {name})",
+                f"Name matrices that each layer has for itself; {own} is none.",
+            )

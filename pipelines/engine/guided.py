@@ -12,6 +12,7 @@ that is exact. Over sequences it is an approximation, because Z is taken at each
 from __future__ import annotations
 
 import copy
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,6 @@ from torch import Tensor
 from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Model
 from pipelines.engine import models
-from pipelines.engine.recurrent import cache_argument
 
 if TYPE_CHECKING:  # the catalogue imports this module, and transformers takes seconds
     from transformers import Cache, PreTrainedModel, PreTrainedTokenizerBase
@@ -128,3 +128,11 @@ def parts(model: torch.nn.Module) -> tuple[PreTrainedModel, ...]:
 def layer_count(model: torch.nn.Module) -> int:
     """Layers that keep keys and values, of all parts."""
     return sum(part.config.get_text_config().num_hidden_layers for part in parts(model))
+
+
+def cache_argument(model: torch.nn.Module) -> str:
+    """What a model's `forward` calls its cache."""
+    causal: Any = model
+    if hasattr(causal, "get_base_model"):  # of peft
+        causal = causal.get_base_model()
+    return "cache_params" if "cache_params" in inspect.signature(causal.forward).parameters else "past_key_values"

@@ -14,7 +14,7 @@ import torch
 
 from pipelines.contract.model_settings import Model
 from pipelines.data import dataset
-from pipelines.engine import checkpoint, models, parallel, quantization
+from pipelines.engine import checkpoint, models, parallel
 from pipelines.engine.optimizer import Stepper
 from pipelines.engine.policy import without_dropout
 from pipelines.recipe.model_path import ADAPTER
@@ -314,6 +314,8 @@ class Loop:
         self.weights.refresh()
         model = self.weights.full
         if self.settings.lora:
+            from pipelines.engine import quantization
+
             self.save_adapter(model)
             model = quantization.merged(model)
         if self.world.rank == 0:

@@ -35,6 +35,12 @@ def keeps_state(config: Any) -> bool:
     return bool(layer_kinds(config) & STATES)
 
 
+def keeps_keys_alone(model: Any) -> bool:
+    """Whether a causal LM remembers keys and values of what it has read, and nothing else."""
+    kinds = layer_kinds(model.config.get_text_config())
+    return kinds <= {FULL, SLIDING, "chunked_attention"} and not getattr(model, "_is_stateful", False)
+
+
 @dataclass(frozen=True)
 class MaskForm:
     """What masks of ours a model takes."""

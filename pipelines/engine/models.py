@@ -357,9 +357,10 @@ def _compiling(network: PreTrainedModel, model: Model) -> PreTrainedModel:
     import torch
 
     from pipelines.engine.masks import keeps_state
-    from pipelines.engine.recurrent import open_time_steps
 
     if keeps_state(network.config.get_text_config()):
+        from pipelines.engine.recurrent import open_time_steps
+
         open_time_steps(network)
         return network
     processes = int(os.environ.get("WORLD_SIZE", "1"))
@@ -442,6 +443,7 @@ def with_lora(model: PreTrainedModel, lora: Any) -> Any:
     from peft.tuners.lora.layer import ParamWrapper
     from peft.tuners.tuners_utils import BaseTunerLayer
 
+    from pipelines.engine import adapters
     from pipelines.engine.recurrent import fused_matrices
 
     config = LoraConfig(
@@ -464,12 +466,6 @@ def with_lora(model: PreTrainedModel, lora: Any) -> Any:
                 "Name matrices of the attention in lora.target_modules, such as [q_proj, k_proj, v_proj, o_proj], or leave use_dora out.",
             ) from error
         raise ModelError("lora.target_modules", first_line(error)) from error
-    ends = model.get_input_embeddings(), model.get_output_embeddings()
-    if ends[0].weight is ends[1].weight and any(isinstance(end, BaseTunerLayer) for end in ends):
-        raise ModelError(
-            "lora.target_modules",
-            f"the embedding and the output head of {type(model).__name__} are one matrix, and an adapter on either would change both "
-            "when it is merged",
-            "Leave both out.",
-        )
+    adapted = {name: module for name, module in wrapped.named_modules() if isinstance(module, BaseTunerLayer)}
+    adapters.check(model, adapted)
     return wrapped

@@ -20,7 +20,6 @@ from pipelines.engine.guided import Guided
 from pipelines.engine.layout import Layout, Prefix
 from pipelines.engine.masks import MaskForm, keeps_state
 from pipelines.engine.models import autocast
-from pipelines.engine.recurrent import say_what_falls_back
 
 if TYPE_CHECKING:  # the catalogue imports this module, and transformers takes seconds
     from transformers import DynamicCache
@@ -73,6 +72,8 @@ class Policy:
         self.takes_prefixes = self.takes_masks and not getattr(self.config, "num_kv_shared_layers", 0)
         """Whether rows can be laid out as suffixes of shared prefixes: every layer must keep keys and values."""
         if keeps_state(self.config):
+            from pipelines.engine.recurrent import say_what_falls_back
+
             say_what_falls_back(self.config.model_type)
         self._check_head()
         self.scorer = Scorer(self)

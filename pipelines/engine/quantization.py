@@ -11,7 +11,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from pipelines.base.distribution import install_hint
 from pipelines.base.errors import ModelError, out_of_memory
 
 FIELD = "lora.load_in_4bit"
@@ -26,6 +25,8 @@ def library() -> Any:
     try:
         import bitsandbytes
     except Exception as error:  # a library that cannot be loaded raises what it likes
+        from pipelines.base.distribution import install_hint
+
         raise ModelError(
             FIELD, f"bitsandbytes cannot be imported ({error})", f"Run: {install_hint('qlora')}, or leave it out."
         ) from error

@@ -8,7 +8,6 @@ freed of padding afterwards. Whether a family keeps one is asked in one place fo
 from __future__ import annotations
 
 import functools
-import inspect
 import logging
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -42,14 +41,6 @@ def padding_stays_out(model: PreTrainedModel) -> bool:
     """Whether rows may be padded on the left with a mask."""
     config = model.config.get_text_config()
     return not keeps_state(config) or config.model_type in PADDING_STAYS_OUT
-
-
-def cache_argument(model: torch.nn.Module) -> str:
-    """What a model's `forward` calls its cache."""
-    causal: Any = model
-    if hasattr(causal, "get_base_model"):  # of peft
-        causal = causal.get_base_model()
-    return "cache_params" if "cache_params" in inspect.signature(causal.forward).parameters else "past_key_values"
 
 
 def check_cache(model: Any) -> None:

@@ -24,7 +24,7 @@ from pipelines.contract.sampling import Sampling
 from pipelines.contract.scorer import Answered, ScoredCritique
 from pipelines.data.chat import completion_text, render_prompt, with_system_prompt
 from pipelines.data.records import Stop
-from pipelines.engine import model_files, models, quantization, user_latent
+from pipelines.engine import model_files, models, user_latent
 from pipelines.engine.answers import Answers
 from pipelines.engine.critiques import CritiqueSampler, critique_prompt, language_model
 from pipelines.engine.layout import Layout
@@ -62,7 +62,11 @@ def save(
     Raises:
         ModelError: transformers has no sequence classification for the architecture.
     """
-    causal = quantization.merged(network.model) if lora else network.model
+    causal = network.model
+    if lora:
+        from pipelines.engine import quantization
+
+        causal = quantization.merged(causal)
     weight = network.heads.weight.detach()
     classifier = _classifier(causal, tokenizer.pad_token_id)
     head = torch.nn.Linear(weight.shape[1], 1, bias=False)

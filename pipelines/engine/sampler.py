@@ -18,10 +18,9 @@ from pipelines.engine import attention, distribution
 from pipelines.engine.cache import Gaps, SlabCache
 from pipelines.engine.decoding_weights import DecodingWeights
 from pipelines.engine.fixed import FixedDecoder
-from pipelines.engine.guided import Guided, parts
-from pipelines.engine.masks import FULL, layer_kinds
+from pipelines.engine.guided import Guided, cache_argument, parts
+from pipelines.engine.masks import FULL, keeps_keys_alone, layer_kinds
 from pipelines.engine.models import autocast
-from pipelines.engine.recurrent import cache_argument, check_cache, padding_stays_out
 
 log = logging.getLogger(__name__)
 COMPACT_AT = 0.75
@@ -61,9 +60,13 @@ class TorchSampler:
         self.stop = torch.tensor(sorted(stop), dtype=torch.int64, device=self.device)
         configs = [part.config.get_text_config() for part in parts(model)]
         self.context = min(int(getattr(config, "max_position_embeddings", 0) or 1 << 30) for config in configs)
-        for part in parts(model):
-            check_cache(part)
-        self.pads = all(padding_stays_out(part) for part in parts(model))
+        self.pads = True
+        if not all(keeps_keys_alone(part) for part in parts(model)):
+            from pipelines.engine import recurrent
+
+            for part in parts(model):
+                recurrent.check_cache(part)
+            self.pads = all(recurrent.padding_stays_out(part) for part in parts(model))
         """Whether prompts of different lengths are decoded side by side."""
         self.cache_argument = cache_argument(model)
         self.plain = all(_plain(config) for config in configs)

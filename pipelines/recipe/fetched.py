@@ -13,7 +13,7 @@ def address(source: Source) -> str | None:
     """What a source's copies are remembered by; None for a source that is here or is generated."""
     if source.kind == "sql":
         return tables.address_of(source.path, source.url_env, str(source.query))
-    return str(source.path) if source.kind == "file" and remote.is_url(str(source.path)) else None
+    return str(source.path) if source.elsewhere else None
 
 
 def listing(source: Source) -> list[RemoteFile]:

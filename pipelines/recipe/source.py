@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from pipelines.contract.fields import Label, Line, PartName, Seed, Settings
+from pipelines.data.files import is_url
 from pipelines.recipe.selection import Selection, SelectionKind
 
 OF_RAW_ROWS = (
@@ -188,6 +189,11 @@ class Source(Settings):
         if self.prompt_template is not None and (fault := _template_fault(self.prompt_template)):
             raise ValueError(f"prompt_template: {fault}")
         return self
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether the rows are in an object store, at another address or in a database; `pipelines.recipe.fetched` has copies of them."""
+        return self.kind == "sql" or (self.kind == "file" and is_url(str(self.path)))
 
 
 def sources_of(settings: Any) -> list[Source]:

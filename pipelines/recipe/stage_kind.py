@@ -27,7 +27,6 @@ from pipelines.base.user_modules import users_line
 from pipelines.contract.fields import Settings
 from pipelines.contract.provenance import Provenance
 from pipelines.data.records import Part
-from pipelines.recipe.resolve import resolve
 from pipelines.recipe.source import Source
 
 BASE = "base"
@@ -200,6 +199,8 @@ class Kind:
 
     def reads(self, node: Node) -> Reads:
         """What a stage of this kind reads; by default its settings and its inputs, without any model."""
+        from pipelines.recipe.resolve import resolve  # the process of a stage needs none of it
+
         return Reads({self.name: resolve(node.settings), "model": {}}, libraries=self.libraries, computes=False)
 
     def job(self, node: Node) -> dict[str, Any]:

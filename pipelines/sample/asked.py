@@ -10,8 +10,8 @@ from pipelines.data.control import as_text, encode
 from pipelines.data.records import Problem, Stop
 from pipelines.judges.client import Answer
 from pipelines.judges.model_endpoint import EndpointModel, Request, Usage, full_text
-from pipelines.sample.run import Shard
 from pipelines.sample.settings import Sample
+from pipelines.sample.shards import Shard
 from pipelines.sample.summary import COMPLETION_TOKENS, PROMPT_TOKENS
 from pipelines.stage.report import Report
 

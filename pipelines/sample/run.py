@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,7 @@ from pipelines.judges.local import LocalJudge
 from pipelines.sample.new_prompts import requests
 from pipelines.sample.reference import Reference
 from pipelines.sample.settings import Sample
-from pipelines.sample.shards import Shards
+from pipelines.sample.shards import Shard, Shards
 from pipelines.sample.summary import (
     COMPLETION_TOKENS,
     DRAWN,
@@ -144,17 +143,6 @@ def run(
 def stream_ids(seed: int, uid: str, count: int) -> list[int]:
     """RNG stream ids of the first `count` completions of a problem: int64."""
     return ids_of_streams(count, "sample", seed, uid)
-
-
-@dataclass(eq=False)
-class Shard:
-    """Columns of a shard, those that all rows of a problem share apart; the rows of a problem stand together."""
-
-    problems: dict[str, list[Any]]
-    rows: dict[str, list[Any]]
-
-    def __len__(self) -> int:
-        return len(self.rows["sample"])
 
 
 class Drawer:

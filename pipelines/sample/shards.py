@@ -10,8 +10,9 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pipelines.data import samples
 from pipelines.stage.report import Report
@@ -81,3 +82,14 @@ class Shards:
     def _missing(self) -> list[Path]:
         paths = (self.folder / samples.shard_name(number) for number in range(self.count))
         return [path for path in paths if not path.exists()]
+
+
+@dataclass(eq=False)
+class Shard:
+    """Columns of a shard, those that all rows of a problem share apart; the rows of a problem stand together."""
+
+    problems: dict[str, list[Any]]
+    rows: dict[str, list[Any]]
+
+    def __len__(self) -> int:
+        return len(self.rows["sample"])

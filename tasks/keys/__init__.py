@@ -11,7 +11,6 @@ from typing import Any
 
 from pipelines.base.files import digest
 from pipelines.base.project import ROOT
-from pipelines.recipe import fetched
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.stage_kind import Node, Place, Reads, brought_by, in_its_code
 from tasks.keys import files, sections, source, versions
@@ -150,7 +149,7 @@ def _key_settings(recipe: Recipe, reads: Reads) -> dict[str, Any]:
         if files.is_local(each.path):
             _set(settings, each.place, ELSEWHERE)
     for data_source, place in reads.sources.values():
-        if fetched.address(data_source) or files.source_files(data_source)[1]:
+        if data_source.elsewhere or files.source_files(data_source)[1]:
             _set(settings, place, ELSEWHERE)
     template = settings.get("model", {}).get("chat_template")
     if template and "{" not in template and Path(template).expanduser().is_file():

@@ -14,7 +14,6 @@ import yaml
 from pipelines.base.errors import DataError
 from pipelines.base.files import file_sha256
 from pipelines.data.files import data_files, data_root
-from pipelines.recipe import fetched
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.settings import Source
@@ -75,7 +74,7 @@ def model_source(path: str | None, *, weights: bool, code: bool) -> tuple[Path, 
 
 def source_files(source: Source) -> tuple[Path, list[Path]]:
     """The files that a source reads and the folder that their names are relative to: a glob's part without wildcards."""
-    if fetched.address(source) is not None:
+    if source.elsewhere:
         return Path(), []
     if source.kind == "hub":
         folder = Path(str(source.path)).expanduser()
@@ -194,6 +193,15 @@ def _named(body: dict[str, Any], base: Path) -> Iterator[Path]:
                 yield from (Path(p) for p in ([path] if os.path.exists(path) else glob.glob(path, recursive=True)))
 
 
+def _elsewhere(source: Source) -> Iterable[Any]:
+    """The files of a source that lies elsewhere, each with its version; none of others."""
+    if not source.elsewhere:
+        return ()
+    from pipelines.recipe import fetched
+
+    return fetched.listing(source)
+
+
 def of_stage(recipe: Recipe, reads: Reads, benchmarks: Path) -> tuple[Files, list[Path]]:
     """Every file outside the project's code that a stage reads, and the benchmarks' Python among them.
 
@@ -203,7 +211,7 @@ def of_stage(recipe: Recipe, reads: Reads, benchmarks: Path) -> tuple[Files, lis
     files, code = Files(), []
     for label, (source, place) in reads.sources.items():
         try:
-            for file in fetched.listing(source):
+            for file in _elsewhere(source):
                 name = f"{label}/{file.name}"
                 files.digests[name], files.where[name] = file.version, file.url
         except DataError as error:

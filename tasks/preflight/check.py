@@ -20,7 +20,6 @@ from pipelines.base.errors import ModelError, Problem, RecipeError, did_you_mean
 from pipelines.base.files import digest, free_bytes
 from pipelines.base.secrets import redact
 from pipelines.contract.sampling import Sampling
-from pipelines.recipe import fetched
 from pipelines.recipe.check import check_base, check_stage
 from pipelines.recipe.model_path import gguf_of, is_stage_name
 from pipelines.recipe.read import Recipe
@@ -34,7 +33,7 @@ from pipelines.verifiers import SANDBOXED
 from tasks import environment, keys, machine
 from tasks.preflight import corpora as preflight_corpora
 from tasks.preflight import data as preflight_data
-from tasks.preflight import endpoints, estimate, hub_cache, memory, probe, server
+from tasks.preflight import estimate, hub_cache, memory, probe, server
 from tasks.preflight import rewards as preflight_rewards
 from tasks.preflight import rules as preflight_rules
 from tasks.preflight.answers import Asked
@@ -243,7 +242,10 @@ def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
     elif isinstance(node.settings, Evaluate):
         yield from _evaluate(node.name, node.settings, questions)
     yield from _processes(node)
-    yield from endpoints.problems(node)
+    if any(map(node.asks_endpoint, node.kind.ports)):
+        from tasks.preflight import endpoints
+
+        yield from endpoints.problems(node)
     for files in node.kind.reads(node).models.values():
         if files.place[0] == node.kind.name and node.kind.makes != DATA:
             yield from _hub(".".join(map(str, (node.name, *files.place[1:]))), str(files.path), "model")
@@ -272,7 +274,7 @@ def _curate(stage: str, curate: Curate, questions: list[Question]) -> Iterator[P
     for number, source in enumerate(curate.sources):
         field = f"{stage}.sources.{number}"
         faults = []
-        if fetched.address(source) is not None:
+        if source.elsewhere:
             faults = list(preflight_data.fetched_problems(field, source))
         elif source.kind == "file":
             faults = list(preflight_data.file_problems(f"{field}.path", str(source.path)))
@@ -423,7 +425,9 @@ def _limits(recipe: Recipe, nodes: list[Node], known: dict[str, dict[str, Any]])
         if length is not None and length > positions:
             text = f"{length} tokens do not fit the {positions} positions of {where}"
             yield Problem(f"{node.name}.max_length", text, f"Use at most {positions}{alternative}.")
-        if isinstance(getattr(node.settings, "sampling", None), Sampling) and not endpoints.of_node(node):
+        if isinstance(getattr(node.settings, "sampling", None), Sampling) and not any(
+            map(node.asks_endpoint, node.kind.ports)
+        ):
             limits[f"{node.name}.sampling.max_tokens"] = node.settings.sampling.max_tokens
         for number, task in enumerate(node.settings.tasks if isinstance(node.settings, Evaluate) else []):
             asked = task.sampling.get("max_gen_toks")

@@ -10,10 +10,8 @@ from typing import Any
 
 from pipelines.base.errors import DataError, Problem, UserError
 from pipelines.curate.formats import ENDINGS
-from pipelines.data import remote
 from pipelines.data.files import data_files
 from pipelines.data.records import Part
-from pipelines.recipe import fetched
 from pipelines.recipe.settings import Source
 from pipelines.recipe.stage_checks import data_sources, feeding
 from pipelines.recipe.stage_kind import Node
@@ -29,17 +27,20 @@ def question(source: Source) -> dict[str, Any] | None:
     """What is asked of the process that reads and generates; None for sources of which nothing is known before the run."""
     if source.kind in GENERATED:
         return {"ask": ASK, "source": source.model_dump(mode="json")}
-    where = fetched.address(source)
-    if where is not None:
-        return _of_copies(source, where)
+    if source.elsewhere:
+        return _of_copies(source)
     if source.kind == "file" and data_files(str(source.path)):
         files = [str(file) for file in data_files(str(source.path))]
         return {"ask": ASK, "source": source.model_dump(mode="json"), "files": files}
     return None
 
 
-def _of_copies(source: Source, where: str) -> dict[str, Any] | None:
+def _of_copies(source: Source) -> dict[str, Any] | None:
     """What is asked of a source that lies elsewhere and whose files were fetched before."""
+    from pipelines.data import remote
+    from pipelines.recipe import fetched  # most recipes have files of their own
+
+    where = str(fetched.address(source))
     try:
         fetched.listing(source)
         files = [str(copy) for copy in remote.local_copies(where)]
@@ -54,6 +55,9 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
     first rows becomes one, or the source cannot be read."""
     source = Source.model_validate(question["source"])
     if "remote" in question:
+        from pipelines.data import remote
+        from pipelines.recipe import fetched
+
         remote.pin(str(fetched.address(source)), question["remote"])
     try:
         return _first_record(source)
@@ -97,6 +101,8 @@ def fetched_problems(field: str, source: Source) -> Iterator[Problem]:
     Args:
         field: of the source.
     """
+    from pipelines.recipe import fetched
+
     try:
         files = fetched.listing(source)
     except DataError as error:

@@ -15,7 +15,7 @@ import time
 import uuid
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.base.files import REPORT, read_manifest, read_object, write_atomic
 from pipelines.base.secrets import redact
@@ -26,7 +26,9 @@ from tasks.store import index
 from tasks.tracking import benchmarks, links, outbox, record
 from tasks.tracking.mirror.feed import Feed, Reader
 from tasks.tracking.mirror.process import FINISH, JOB, state_file, state_of
-from tasks.tracking.mirror.sender import Sender
+
+if TYPE_CHECKING:
+    from tasks.tracking.mirror.sender import Sender
 
 log = logging.getLogger("whetstone.mirror")
 EVERY_S = 0.5
@@ -177,6 +179,8 @@ def _keep_going(name: str, entries: Sequence[Path]) -> bool:
             if not state_of(entry, name)["done"] and (child is None or _tried_again(child, entry)):
                 due.append(entry)
         if due:
+            from tasks.tracking.mirror.sender import Sender  # most recipes have no mirrors
+
             child = Sender(name, due)
             _children.update(((entry, name), child) for entry in due)
         return busy or bool(due)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 
 import argcomplete
 import pytest
@@ -64,7 +65,7 @@ def offered(place, monkeypatch, words: str) -> list[str]:
     asked = {"_ARGCOMPLETE": "1", "COMP_LINE": line, "COMP_POINT": str(len(line))}
     for name, value in (asked | {"_ARGCOMPLETE_STDOUT_FILENAME": str(place / "offered")}).items():
         monkeypatch.setenv(name, value)
-    completers.answer(main.parser(main.COMMANDS.keys() & set(completers.requested())), leave=lambda code: None)
+    completers.answer(main.parser(main.COMMANDS.keys() & set(os.environ["COMP_LINE"].split())), leave=lambda code: None)
     return sorted(word.rstrip() for word in (place / "offered").read_text().split("\013") if word)
 
 

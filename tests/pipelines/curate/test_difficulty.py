@@ -13,8 +13,8 @@ from pipelines.base.errors import RecipeError
 from pipelines.contract.model_settings import Model
 from pipelines.curate import difficulty
 from pipelines.curate.card import Counts
+from pipelines.data.dataset import Writer
 from pipelines.data.records import Problem
-from pipelines.data.writer import Writer
 from pipelines.engine.models import save_model, train_tokenizer
 from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.read import read_recipe

@@ -10,7 +10,7 @@ import toys
 
 from pipelines.base.errors import ModelError
 from pipelines.contract.sampling import Sampling
-from pipelines.engine import recurrent
+from pipelines.engine import guided, recurrent
 from pipelines.engine.cache import SlabCache
 from pipelines.engine.distribution import generator
 from pipelines.engine.masks import MaskForm, keeps_state
@@ -60,7 +60,7 @@ def test_greedy_answers_do_not_depend_on_neighbours(family):
 def test_rows_taken_and_copied_by_index_go_on_like_rows_read_afresh(family):
     """Row 1 is copied twice, then rows 3, 0 and 3 again are kept: each continues its own text."""
     model = hybrid_toys.model(family)
-    name = recurrent.cache_argument(model)
+    name = guided.cache_argument(model)
     texts = [[5, 6, 7, 8], [9, 10, 11, 12], [13, 14, 15, 16]]
     cache = SlabCache(model)
 

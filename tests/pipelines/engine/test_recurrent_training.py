@@ -8,14 +8,16 @@ import torch
 import toys
 
 from benchmarks import families
+from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Model
-from pipelines.engine import models
+from pipelines.engine import models, quantization
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.training import Lora
 from pipelines.sft.run import Trainer
 from pipelines.stage.report import Report
 
 CHAINS = ("qwen3_next", "nemotron_h", "falcon_h1", "granitemoehybrid", "lfm2", "kimi_linear", "mamba2")
+IN_CI = (("qwen3_next", False), ("nemotron_h", True), ("mamba2", False))
 NATS = 3e-4
 """The delta rule adds up a chunk of tokens in another order than single ones: 9e-5 was seen."""
 
@@ -35,8 +37,14 @@ def fresh(name: str) -> dict:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lora", [False, True])
-@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize(
+    ("name", "lora"),
+    [
+        pytest.param(name, lora, marks=() if (name, lora) in IN_CI else pytest.mark.long)
+        for name in CHAINS
+        for lora in (False, True)
+    ],
+)
 def test_a_family_through_every_stage(tmp_path, name, lora):
     base = families.checkpoint(family(name), tmp_path / "base")
     done = families.run(family(name), base, tmp_path, lora)
@@ -102,6 +110,39 @@ def test_adapters_leave_out_what_mambas_kernels_read_themselves(name):
         key.rsplit(".lora_A", 1)[0].rsplit(".", 1)[1] for key, _ in wrapped.named_parameters() if "lora_A" in key
     }
     assert "in_proj" in adapted and not adapted & {"out_proj", "x_proj", "dt_proj", "conv1d"}
+
+
+def adapted(name: str, **fields):
+    """A model with adapters that all change something."""
+    wrapped = models.with_lora(hybrid_toys.model(name), Lora(rank=2, **fields)).eval()
+    draw = torch.Generator().manual_seed(1)
+    with torch.no_grad():
+        for weight in wrapped.parameters():
+            if weight.requires_grad:
+                weight.copy_(0.2 * torch.randn(weight.shape, generator=draw))
+    return wrapped
+
+
+@pytest.mark.parametrize("name", ["qwen3_next", "nemotron_h", "falcon_h1", "jamba", "lfm2", "mamba2"])
+def test_merged_adapters_compute_what_was_trained(name):
+    wrapped, ids = adapted(name), torch.randint(3, 90, (2, 12), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        plain = hybrid_toys.model(name)(input_ids=ids, use_cache=False).logits
+        trained = wrapped(input_ids=ids, use_cache=False).logits
+        merged = quantization.merged(wrapped)(input_ids=ids, use_cache=False).logits
+    torch.testing.assert_close(merged, trained, atol=3e-4, rtol=0)
+    assert (trained - plain).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("name", ["zamba", "zamba2"])
+def test_matrices_that_layers_share_take_no_adapters(name):
+    with pytest.raises(ModelError, match=r"layers of Zamba\w+ share one matrix"):
+        models.with_lora(hybrid_toys.model(name), Lora(rank=2))
+
+
+def test_a_matrix_that_a_mamba_layer_reads_itself_takes_no_adapter():
+    with pytest.raises(ModelError, match="reads the matrix dt_proj of its Mamba layers itself"):
+        models.with_lora(hybrid_toys.model("jamba"), Lora(rank=2, target_modules=["dt_proj", "q_proj"]))
 
 
 def test_a_fresh_model_reads_with_the_time_steps_it_decodes_with():

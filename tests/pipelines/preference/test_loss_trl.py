@@ -10,8 +10,8 @@ import torch
 
 from benchmarks import preference_golden as golden
 from pipelines.contract.model_settings import Model
+from pipelines.data.dataset import Writer
 from pipelines.data.records import Problem
-from pipelines.data.writer import Writer
 from pipelines.engine import models
 from pipelines.preference.examples import Examples
 from pipelines.preference.run import Trainer

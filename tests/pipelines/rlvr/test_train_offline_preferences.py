@@ -30,7 +30,7 @@ def test_a_policy_learns_offline_from_a_reward_model_s_view_of_turns(tmp_path, l
     for path in (lake / "data").iterdir():
         if path.name != "train.parquet":
             (few / path.name).symlink_to(path)
-    from pipelines.data.writer import Writer
+    from pipelines.data.dataset import Writer
 
     writer = Writer(few / "train.parquet", 100)
     for problem in dataset.read_split(lake / "data", "train")[:8]:

@@ -328,7 +328,7 @@ def test_a_prompt_without_room_is_unscored(begun, tmp_path):
     shutil.copytree(begun / "data", data)
     problem = dataset.read_split(data, "train")[0]
     long = {"role": "user", "content": "palindrome" * 8}
-    from pipelines.data.writer import Writer
+    from pipelines.data.dataset import Writer
 
     writer = Writer(data / "train.parquet", 10)
     writer.add(problem)

@@ -151,7 +151,7 @@ def test_a_span_holds_every_token_of_its_text_and_no_others(kind, before, inside
 
 
 def data_of(folder, problems):
-    from pipelines.data.writer import Writer
+    from pipelines.data.dataset import Writer
 
     folder.mkdir()
     for split in ("train", "heldout"):

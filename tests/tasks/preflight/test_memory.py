@@ -18,7 +18,7 @@ import yaml
 from benchmarks import sides
 from pipelines.engine import decoding_weights
 from pipelines.engine.cache import SlabCache
-from pipelines.engine.recurrent import cache_argument
+from pipelines.engine.guided import cache_argument
 from pipelines.recipe.read import read_recipe
 from tasks import machine
 from tasks.preflight import memory

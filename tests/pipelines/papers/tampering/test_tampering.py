@@ -10,8 +10,8 @@ from scripted import answered
 
 from pipelines.base.errors import Interrupted
 from pipelines.contract.monitor import StepRollouts
+from pipelines.data.dataset import Writer
 from pipelines.data.records import Problem
-from pipelines.data.writer import Writer
 from pipelines.papers.tampering import environment, monitor
 from pipelines.recipe.slots import bind_monitors
 

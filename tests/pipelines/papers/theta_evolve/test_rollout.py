@@ -13,8 +13,8 @@ from scripted import context, request
 
 from pipelines.base.errors import DataError, RecipeError
 from pipelines.contract.catalogue import bind
+from pipelines.data.dataset import Writer
 from pipelines.data.records import Problem
-from pipelines.data.writer import Writer
 from pipelines.papers.theta_evolve.edits import edited, edits
 from pipelines.papers.theta_evolve.programs import Programs
 from pipelines.recipe.check import check

@@ -94,7 +94,7 @@ def begun(tmp_path_factory, start):
     for path in (folder / "data").iterdir():
         if path.is_dir() or path.suffix != ".parquet":
             (few / path.name).symlink_to(path)
-    from pipelines.data.writer import Writer
+    from pipelines.data.dataset import Writer
 
     writer = Writer(few / "train.parquet", 100)
     for problem in dataset.read_split(folder / "data", "train")[:30]:

@@ -10,8 +10,8 @@ import yaml
 
 from pipelines.base.errors import RecipeError
 from pipelines.data import dataset, samples
+from pipelines.data.dataset import Writer
 from pipelines.data.records import Role
-from pipelines.data.writer import Writer
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.train import Trainer
