@@ -207,7 +207,7 @@ CHANGES: list[tuple[str, Any, Any]] = [
     ("model.chat_template", "", "model.chat_template:"), ("model.chat_template", 3, "model.chat_template:"), ("model.attention", 1, "model.attention:"),
     ("curate", None, "curate:"), ("curate.sources", [], "curate.sources:"), ("curate.sources", {}, "curate.sources:"),
     ("curate.sources", None, "curate.sources:"), ("curate.sources", "file", "curate.sources:"), ("curate.sources.0", None, "curate.sources.0:"),
-    ("curate.sources.0", "x", "curate.sources.0: expected a section"), ("curate.sources.0.kind", "sql", "curate.sources.0.kind:"),
+    ("curate.sources.0", "x", "curate.sources.0: expected a section"), ("curate.sources.0.kind", "mongodb", "curate.sources.0.kind:"),
     ("curate.sources.0.kind", "file", "curate.sources.0: a file source needs `path`"), ("curate.sources.0.task", "../../x", "curate.sources.0.task:"),
     ("curate.sources.0.task", None, "needs `task`"), ("curate.sources.0.size", 0, "curate.sources.0.size:"), ("curate.sources.0.size", True, "curate.sources.0.size: a number"),
     ("curate.sources.0.size", 10**18, "curate.sources.0.size:"), ("curate.sources.0.size", "many", "curate.sources.0.size:"),

@@ -72,9 +72,13 @@ REPEATED = [
 @pytest.mark.parametrize("text", REPEATED, ids=repr)
 @pytest.mark.parametrize("name, answer", [("number", "7"), ("choice", "B"), ("exact", "x")])
 def test_time_is_linear(name, answer, text):
-    began = time.process_time()
-    verify_here(name, text * 20_000, answer, {})
-    assert time.process_time() - began < 1.5, "25,000 unclosed tags once took five seconds"
+    def seconds() -> float:
+        began = time.process_time()
+        verify_here(name, text * 20_000, answer, {})
+        return time.process_time() - began
+
+    # A collection of the garbage of all tests so far can take a second of the first attempt.
+    assert min(seconds() for _ in range(2)) < 1.5, "25,000 unclosed tags once took five seconds"
 
 
 @pytest.mark.slow
