@@ -44,6 +44,7 @@ COMMANDS: dict[str, Command] = {
     "report": Command(
         "flows.cli.report", "one HTML file: answers of two checkpoints side by side, and rollouts of the training"
     ),
+    "inspect": Command("flows.cli.inspect", "write what a run's models answered as logs of inspect_ai, for its viewer"),
     "methods": Command("flows.cli.methods", "the catalogue of methods and presets, or one of them"),
     "systems": Command("flows.cli.systems", "published systems: what runs of each here, and what is missing"),
     "verify": Command("flows.cli.verify", "score the rows {completion, answer, verifier?, info?} of a JSONL file"),

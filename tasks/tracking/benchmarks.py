@@ -88,7 +88,7 @@ def answers(artifact: Path, checkpoint: str, limit: int | None = None) -> list[A
     """The answers of a checkpoint, at most `limit` questions of each task, the first ones: the same for every checkpoint."""
     listed: list[Answer] = []
     for path in sorted((artifact / "samples" / checkpoint).glob("*.jsonl")):
-        listed += [_answer(path.stem, row) for row in islice(json_lines(path), limit)]
+        listed += [answer(row, path.stem) for row in islice(json_lines(path), limit)]
     return listed
 
 
@@ -104,7 +104,8 @@ def shown(answer: Answer) -> Shown:
     return Shown(answer.task, answer.uid, answer.question, answer.texts, answer.expected, marks, why)
 
 
-def _answer(task: str, row: dict[str, Any]) -> Answer:
+def answer(row: dict[str, Any], task: str) -> Answer:
+    """A question of a benchmark's log, with its answers."""
     doc = row.get("doc")
     expected = row["target"] if "target" in row else doc.get("answer") if isinstance(doc, dict) else None
     return Answer(
