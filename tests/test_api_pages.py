@@ -71,12 +71,9 @@ def execute(code, names):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize(
-    "notebook",
-    [path if path.stem == "first_run" else pytest.param(path, marks=pytest.mark.long) for path in NOTEBOOKS],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
 def test_the_cells_of_a_notebook(notebook, folder, capfd):
     names: dict = {}
 

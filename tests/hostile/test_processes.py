@@ -184,6 +184,7 @@ def test_an_interrupted_run_goes_on(ready, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.server
 def test_a_killed_stage_goes_on(ready, tmp_path):
     """SIGKILL of the stage alone: started once more, from its last commit."""

@@ -512,6 +512,7 @@ def test_the_summary_can_be_written(name, said, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_plan_and_run_say_it_all_with_exit_code_2(tmp_path, home):
     path = toys.recipe(tmp_path)
     options = ("--set", "evaluate.tasks.0.name=palindrome", "--set", "rlvr.sampling.max_tokens=500")

@@ -45,6 +45,7 @@ def test_history_leaves_out_what_was_rolled_back(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_pipeline_tells_of_its_alarms_everywhere(tmp_path):
     """One run: terminal, MLflow's tags, metric and description, summary, `show` and `report`."""
     rule = "rlvr.monitors=[{kind: metric, metric: rollout/rows, above: 1, after: 1}]"
