@@ -18,6 +18,8 @@ BENCHMARKS = Path(__file__).parent / "benchmarks"
 ROWS = "test.jsonl"
 TEMPLATE = "sums"
 """What a new benchmark begins as."""
+NEEDS_LIKELIHOODS = "asks how likely given answers are, and an endpoint gives its own answers alone"
+"""Why a task cannot be evaluated behind a server."""
 LIKELIHOODS = r"(?m)^output_type:\s*['\"]?(multiple_choice|loglikelihood\w*)\b"
 MOST = 5
 """Faults that are told of; the rest are of the same kinds."""

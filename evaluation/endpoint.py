@@ -10,6 +10,7 @@ from lm_eval.api.instance import Instance
 from lm_eval.api.model import LM
 from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 
+from evaluation.benchmark_files import NEEDS_LIKELIHOODS
 from evaluation.generation import sampling_of, unknown
 from pipelines.base.errors import RecipeError
 from pipelines.contract.model_endpoint import ModelEndpoint
@@ -71,7 +72,7 @@ class EndpointLM(LM):
         """
         raise RecipeError(
             self.field,
-            f"{requests[0].task_name} asks how likely given answers are, and an endpoint gives its own answers alone",
+            f"{requests[0].task_name} {NEEDS_LIKELIHOODS}",
             "Evaluate it in a stage without endpoints.",
         )
 

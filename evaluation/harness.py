@@ -51,38 +51,30 @@ def manager(settings: Evaluate) -> Any:
     return task_manager
 
 
-def _unsafe(index: dict[str, Any], name: str) -> Iterator[str]:
-    """Tasks of a task, group or tag of lm-eval's that are marked as running programs of the model's."""
+def _below(index: dict[str, Any], name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(name, configuration) of a task, group or tag of lm-eval's and of everything below it; a group may change what is below it."""
     entry = index.get(name)
-    config = (entry.cfg if entry is not None else None) or {}
-    if config.get("unsafe_code"):
-        yield name
+    config: dict[str, Any] = (entry.cfg if entry is not None else None) or {}
+    yield name, config
     listed = config.get("task")
     for child in listed if isinstance(listed, list) else []:
-        if isinstance(child, dict) and child.get("unsafe_code"):
-            yield str(child.get("task"))
+        if isinstance(child, dict):
+            yield str(child.get("task")), child
         child_name = child.get("task") if isinstance(child, dict) else child
         if isinstance(child_name, str) and child_name != name:
-            yield from _unsafe(index, child_name)
+            yield from _below(index, child_name)
     for tagged in sorted(entry.tags) if entry is not None and not config else []:  # a tag, with the names of its tasks
-        yield from _unsafe(index, tagged)
+        yield from _below(index, tagged)
+
+
+def _unsafe(index: dict[str, Any], name: str) -> Iterator[str]:
+    """Tasks of a task, group or tag of lm-eval's that are marked as running programs of the model's."""
+    return (each for each, config in _below(index, name) if config.get("unsafe_code"))
 
 
 def likelihood_tasks(index: dict[str, Any], name: str) -> Iterator[str]:
     """Tasks of a task, group or tag of lm-eval's that ask how likely given answers are."""
-    entry = index.get(name)
-    config = (entry.cfg if entry is not None else None) or {}
-    if str(config.get("output_type")) in LIKELIHOODS:
-        yield name
-    listed = config.get("task")
-    named = [
-        child.get("task") if isinstance(child, dict) else child
-        for child in (listed if isinstance(listed, list) else [])
-    ]
-    tagged = sorted(entry.tags) if entry is not None and not config else []
-    for child in [*named, *tagged]:
-        if isinstance(child, str) and child != name:
-            yield from likelihood_tasks(index, child)
+    return (each for each, config in _below(index, name) if str(config.get("output_type")) in LIKELIHOODS)
 
 
 def load_task(tasks: Any, task: Task) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from itertools import pairwise
 from typing import Any, ClassVar
 
 from evaluation import benchmark_files, generation
-from evaluation.benchmark_files import asks_likelihoods
 from pipelines import environments, verifiers
 from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.recipe import search_models
@@ -119,10 +118,10 @@ class EvaluateKind(Kind):
                     f"evaluate.models.{place}.label", f"{each.name} is the name of another column", "Choose one."
                 )
             for task in node.settings.tasks:
-                if asks_likelihoods(task.asks, node.settings.include):
+                if benchmark_files.asks_likelihoods(task.asks, node.settings.include):
                     raise RecipeError(
                         f"evaluate.models.{place}",
-                        f"{task.name} asks how likely given answers are, and an endpoint gives its own answers alone",
+                        f"{task.name} {benchmark_files.NEEDS_LIKELIHOODS}",
                         "Evaluate it in a stage without endpoints.",
                     )
         _check_decoding(node.settings)

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import base64
-import contextlib
 import hashlib
 import json
 import re
-import threading
-from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import unquote
+
+from servers import serving
 
 
 class Hub:
@@ -129,15 +129,6 @@ def tree(files: dict[str, bytes], folder: str) -> list[dict[str, Any]]:
     ]
 
 
-@contextlib.contextmanager
-def running(refuses: int = 0) -> Iterator[Hub]:
+def running(refuses: int = 0) -> AbstractContextManager[Hub]:
     """A hub for the length of a block."""
-    hub = Hub(refuses)
-    thread = threading.Thread(target=hub.server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield hub
-    finally:
-        hub.server.shutdown()
-        hub.server.server_close()
-        thread.join()
+    return serving(Hub(refuses))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import re
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from servers import serving
 
 FENCED = re.compile(
     r"^(=== \w+) conversation\n(.*?)\n(?:\1 reference answer[^\n]*\n(.*?)\n)?\1 answer\n(.*?)\n\1 end$", re.DOTALL
@@ -83,15 +84,6 @@ class Judge:
         self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
 
 
-@contextlib.contextmanager
-def running(rule: Callable[[dict[str, Any]], Any]) -> Iterator[Judge]:
+def running(rule: Callable[[dict[str, Any]], Any]) -> AbstractContextManager[Judge]:
     """A judge for the length of a block."""
-    judge = Judge(rule)
-    thread = threading.Thread(target=judge.server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield judge
-    finally:
-        judge.server.shutdown()
-        judge.server.server_close()
-        thread.join()
+    return serving(Judge(rule))

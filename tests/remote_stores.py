@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-import threading
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
+
+from servers import serving
 
 KEY, SECRET = "AKIAMINE", "secret-of-mine-0123456789"
 
@@ -98,15 +100,6 @@ class Web:
         self.url = f"http://127.0.0.1:{self.server.server_port}"
 
 
-@contextlib.contextmanager
-def web(tag: str | None = '"{}"') -> Iterator[Web]:
+def web(tag: str | None = '"{}"') -> AbstractContextManager[Web]:
     """A web server for the length of a block."""
-    served = Web(tag)
-    thread = threading.Thread(target=served.server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield served
-    finally:
-        served.server.shutdown()
-        served.server.server_close()
-        thread.join()
+    return serving(Web(tag))

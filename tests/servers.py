@@ -16,8 +16,11 @@ import urllib.request
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any, TypeVar
 
 import databases
+
+Served = TypeVar("Served", bound=Any)
 
 
 def free_port() -> int:
@@ -25,6 +28,19 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+@contextlib.contextmanager
+def serving(stand_in: Served) -> Iterator[Served]:
+    """A stand-in whose `server` answers for the length of a block, in a thread of this process."""
+    thread = threading.Thread(target=stand_in.server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield stand_in
+    finally:
+        stand_in.server.shutdown()
+        stand_in.server.server_close()
+        thread.join()
 
 
 def wait_for(url: str, timeout_s: float = 90) -> None:

@@ -135,16 +135,24 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'tests'}", **more}
 
 
-def start(folder: Path, of: Path | None = None, overrides: Sequence[str] = TRAINED) -> Path:
-    """Curated data and a model that has seen a little SFT, in `folder/data` and `folder/sft/out/model`."""
+def curated(folder: Path, *overrides: str, of: Path | None = None) -> Any:
+    """A recipe, the toy one by default, whose curated data is in `folder/data`."""
     from pipelines.curate.run import run as curate
     from pipelines.recipe.read import read_recipe
-    from pipelines.sft.run import Trainer as Sft
     from pipelines.stage.report import Report
 
     read = read_recipe(of or recipe(folder), list(overrides))
     (folder / "data").mkdir()
     curate(read.curate, read.model, out=folder / "data", report=Report(folder / "w"), seed=0)
+    return read
+
+
+def start(folder: Path, of: Path | None = None, overrides: Sequence[str] = TRAINED) -> Path:
+    """Curated data and a model that has seen a little SFT, in `folder/data` and `folder/sft/out/model`."""
+    from pipelines.sft.run import Trainer as Sft
+    from pipelines.stage.report import Report
+
+    read = curated(folder, *overrides, of=of)
     work = folder / "sft"
     (work / "out").mkdir(parents=True)
     report = Report(work, committed=True)

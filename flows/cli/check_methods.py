@@ -18,6 +18,12 @@ from pipelines.laws import methods as of_methods
 from pipelines.laws import stage_kinds as of_stage_kinds
 from pipelines.laws import verifiers as of_verifiers
 
+OF_PARTS = {
+    environments.SLOT: of_environments.LAWS,
+    verifiers.SLOT: of_verifiers.LAWS,
+    plugins.STAGES: of_stage_kinds.LAWS,
+}
+"""Slot of parts that are no methods → their laws."""
 MARKS = {"holds": "ok", "broken": "BROKEN", "not applicable": "-"}
 
 
@@ -62,12 +68,8 @@ def _print(tried: list[tuple[str, str, list[Outcome]]]) -> None:
 
 
 def _attempts(slot: str, name: str, settings: Mapping[str, Any], without: Sequence[str]) -> Iterator[Outcome]:
-    if slot == environments.SLOT:
-        return attempt([law for law in of_environments.LAWS if name_of(law) not in without], name)
-    if slot == verifiers.SLOT:
-        return attempt([law for law in of_verifiers.LAWS if name_of(law) not in without], name)
-    if slot == plugins.STAGES:
-        return attempt([law for law in of_stage_kinds.LAWS if name_of(law) not in without], name)
+    if slot in OF_PARTS:
+        return attempt([law for law in OF_PARTS[slot] if name_of(law) not in without], name)
     laws = [law for law in of_methods.laws_of(slot) if name_of(law) not in without]
     return attempt(laws, of_methods.Subject(slot, name, settings))
 
@@ -95,12 +97,7 @@ def _brought(named: str) -> list[tuple[str, str]]:
 
 
 def _known(without: Sequence[str]) -> None:
-    tables: list[Sequence[Any]] = [
-        *of_methods.LAWS.values(),
-        of_environments.LAWS,
-        of_verifiers.LAWS,
-        of_stage_kinds.LAWS,
-    ]
+    tables: list[Sequence[Any]] = [*of_methods.LAWS.values(), *OF_PARTS.values()]
     every = {name_of(law) for laws in tables for law in laws}
     for law in without:
         if law not in every:

@@ -87,7 +87,7 @@ def _plan(arguments: argparse.Namespace) -> int:
 
 def _asked(recipe: Recipe, planned: list[Planned]) -> dict[str, list[Estimate]]:
     """Stage → what the models behind servers that it will ask take."""
-    if not any(any(map(node.asks_endpoint, node.kind.ports)) for node in recipe.nodes()):
+    if not any(node.asks_endpoints for node in recipe.nodes()):
         return {}
     from tasks.preflight import endpoints
 

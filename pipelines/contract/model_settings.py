@@ -10,6 +10,8 @@ from pipelines.contract.fields import Day, Identifier, Label, Line, Settings
 
 COMPILED_FROM = 100_000_000
 """Parameters from which on compiling a model's blocks takes less time than it saves."""
+STATES = frozenset({"conv", "linear_attention", "hybrid", "hybrid_sliding"})
+"""Kinds of layers (`layer_types` of transformers' configurations) that keep a recurrent state, alone or beside keys and values."""
 
 
 class Fresh(Settings):

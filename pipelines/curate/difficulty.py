@@ -51,7 +51,7 @@ def band(
     for path in files:
         records = list(iter_problems(path))
         problems = [record for record in records if record.raw_text is None]
-        writer = Writer(path, 10_000)
+        writer = Writer(path)
         for record in records:
             if record.raw_text is not None:
                 writer.add(record)

@@ -278,14 +278,11 @@ def _check_files(path: str, field: str) -> None:
         raise RecipeError(problems=error.moved("curate.sources.path", f"{field}.path").problems) from None
 
 
-KIND = CurateKind()
-
-
 def _pinned(sources: list[Source]) -> dict[str, Any]:
     """Address → the files that are there now, of sources that lie elsewhere."""
-    from pipelines.data import remote
     from pipelines.recipe import fetched  # most recipes have files of their own
 
-    for source in sources:
-        fetched.listing(source)
-    return {where: remote.pinned(where) for where in map(str, map(fetched.address, sources))}
+    return {fetched.address(source): fetched.pinned(source) for source in sources}
+
+
+KIND = CurateKind()

@@ -63,10 +63,11 @@ def check(model: Any, adapted: dict[str, Any]) -> None:
             f"the embedding and the output head of {family} are one matrix, and an adapter on either would change both when it is merged",
             "Leave both out.",
         )
+    fused = tuple(fused_matrices(model))
     first: dict[int, str] = {}
     for name, layer in adapted.items():
         own = name.rpartition(".")[2]
-        if any(name.endswith(fused) for fused in fused_matrices(model) or ()):
+        if name.endswith(fused):
             raise ModelError(
                 field,
                 f"{family} reads the matrix {own} of its Mamba layers itself, past any adapter",

@@ -146,12 +146,11 @@ class SlabCache(Cache):
         layers: list[Any] = []
         for part in parts(model):
             config = part.config.get_text_config()
-            own = (
-                DynamicCache(config=config).layers
-                if keeps_state(config)
-                else [DynamicLayer()] * config.num_hidden_layers
-            )
-            layers += [SlabLayer(stored) if type(layer) is DynamicLayer else layer for layer in own]
+            if keeps_state(config):
+                own = DynamicCache(config=config).layers
+                layers += [SlabLayer(stored) if type(layer) is DynamicLayer else layer for layer in own]
+            else:
+                layers += [SlabLayer(stored) for _ in range(config.num_hidden_layers)]
         super().__init__(layers=layers)
 
     def filled_layers(self) -> list[SlabLayer]:

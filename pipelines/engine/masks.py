@@ -8,11 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipelines.contract.model_settings import STATES
 from pipelines.engine.layout import Layout
 
 FULL, SLIDING = "full_attention", "sliding_attention"
-STATES = frozenset({"conv", "linear_attention", "hybrid", "hybrid_sliding"})
-"""Kinds of layers that keep a recurrent state, alone or beside keys and values."""
+KEYS = frozenset({FULL, SLIDING, "chunked_attention"})
+"""Kinds of layers that keep keys and values alone."""
 
 
 def layer_kinds(config: Any) -> frozenset[str]:
@@ -38,7 +39,7 @@ def keeps_state(config: Any) -> bool:
 def keeps_keys_alone(model: Any) -> bool:
     """Whether a causal LM remembers keys and values of what it has read, and nothing else."""
     kinds = layer_kinds(model.config.get_text_config())
-    return kinds <= {FULL, SLIDING, "chunked_attention"} and not getattr(model, "_is_stateful", False)
+    return kinds <= KEYS and not getattr(model, "_is_stateful", False)
 
 
 @dataclass(frozen=True)

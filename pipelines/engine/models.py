@@ -298,7 +298,7 @@ def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
     network.to(torch.float32)
     for weight in network.parameters():  # not the buffers: frequencies of rotary embeddings need float32
         weight.data = weight.data.to(weights_dtype(model))
-    return _compiling(network, model)
+    return _prepared(network, model)
 
 
 def weights_dtype(model: Model) -> torch.dtype:
@@ -349,11 +349,12 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
         allow_missing=model.allow_missing if own else (),
         allow_unexpected=model.allow_unexpected if own else (),
     )
-    return _compiling(loaded, model)
+    return _prepared(loaded, model)
 
 
-def _compiling(network: PreTrainedModel, model: Model) -> PreTrainedModel:
-    """The network, its blocks compiled where the recipe says so, or says nothing and it pays; never those that keep a state."""
+def _prepared(network: PreTrainedModel, model: Model) -> PreTrainedModel:
+    """The network as it is used here: without a bound on time steps where it keeps a state, else with compiled blocks where the recipe
+    says so, or says nothing and it pays."""
     import torch
 
     from pipelines.engine.masks import keeps_state
@@ -451,7 +452,7 @@ def with_lora(model: PreTrainedModel, lora: Any) -> Any:
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=lora.target_modules,
-        exclude_modules=fused_matrices(model) if lora.target_modules == "all-linear" else None,
+        exclude_modules=(fused_matrices(model) or None) if lora.target_modules == "all-linear" else None,
         use_dora=lora.use_dora,
         use_rslora=lora.use_rslora,
         task_type="CAUSAL_LM",

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pipelines.base.errors import ModelError
-from pipelines.engine.masks import FULL, SLIDING, STATES, keeps_state, layer_kinds
+from pipelines.contract.model_settings import STATES
+from pipelines.engine.masks import KEYS, keeps_state, layer_kinds
 
 if TYPE_CHECKING:  # transformers takes seconds to import
     from transformers import PreTrainedModel
@@ -51,7 +52,7 @@ def check_cache(model: Any) -> None:
             of layers that nobody has tested.
     """
     config = model.config.get_text_config()
-    others = layer_kinds(config) - {FULL, SLIDING, "chunked_attention"} - NOTHING_KEPT
+    others = layer_kinds(config) - KEYS - NOTHING_KEPT
     stateful = getattr(model, "_is_stateful", False)
     known = not (others or stateful)
     if keeps_state(config):
@@ -78,10 +79,10 @@ def open_time_steps(model: PreTrainedModel) -> None:
             module.time_step_limit = (0.0, limit[1])  # type: ignore[assignment]
 
 
-def fused_matrices(model: torch.nn.Module) -> list[str] | None:
-    """Names of the matrices in Mamba's mixers that kernels read as they are, so that an adapter on them would not act; None for none."""
+def fused_matrices(model: torch.nn.Module) -> list[str]:
+    """Names of the matrices in Mamba's mixers that kernels read as they are, so that an adapter on them would not act."""
     mixers = [name for name, module in model.named_modules() if hasattr(module, "A_log") and hasattr(module, "D")]
-    return [f"{mixer}.{matrix}" for mixer in mixers for matrix in FUSED] or None
+    return [f"{mixer}.{matrix}" for mixer in mixers for matrix in FUSED]
 
 
 @functools.cache

@@ -288,6 +288,11 @@ class Node:
         return self.kind.ports[port].endpoint and bool(getattr(self.settings, port))
 
     @property
+    def asks_endpoints(self) -> bool:
+        """Whether any port names a model behind a server."""
+        return any(map(self.asks_endpoint, self.kind.ports))
+
+    @property
     def labels(self) -> dict[str, str]:
         """Label → stage or `base`, of every input. Labels are what keys and the stage's process call the inputs; they hold no
         stage's name, so that renaming a stage changes nothing."""

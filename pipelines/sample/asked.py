@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from pipelines.contract.streams import stream_ids
-from pipelines.data import chat, dataset
+from pipelines.data import chat
 from pipelines.data.control import as_text, encode
 from pipelines.data.records import Problem, Stop
 from pipelines.judges.client import Answer
 from pipelines.judges.model_endpoint import EndpointModel, Request, Usage, full_text
 from pipelines.sample.settings import Sample
-from pipelines.sample.shards import Shard
+from pipelines.sample.shards import Shard, columns_of
 from pipelines.sample.summary import COMPLETION_TOKENS, PROMPT_TOKENS
 from pipelines.stage.report import Report
 
@@ -57,11 +57,7 @@ class EndpointDrawer:
 
         answers = self.model.ask(requests, told)
         self._tell(answers, number)
-        records = [dataset.to_row(problem) for problem in problems]
-        shared = {name: [record[name] for record in records] for name in dataset.SCHEMA}
-        shared["prompt_ids"] = chat.render_prompts(
-            self.tokenizer, [p.prompt for p in problems], [p.tools for p in problems]
-        )
+        prompts = chat.render_prompts(self.tokenizer, [p.prompt for p in problems], [p.tools for p in problems])
         texts = ["" if answer.problem else full_text(answer) for answer in answers]
         rows: dict[str, list[Any]] = {
             "sample": list(range(count)) * len(problems),
@@ -73,7 +69,7 @@ class EndpointDrawer:
             PROMPT_TOKENS: [answer.prompt_tokens for answer in answers],
             COMPLETION_TOKENS: [answer.completion_tokens for answer in answers],
         }
-        return Shard(shared, rows)
+        return Shard(columns_of(problems, prompts), rows)
 
     def _seeds(self, problem: Problem) -> list[int]:
         """Of the problem's answers; greedy ones are all the same draw."""

@@ -33,7 +33,7 @@ from pipelines.judges.local import LocalJudge
 from pipelines.sample.new_prompts import requests
 from pipelines.sample.reference import Reference
 from pipelines.sample.settings import Sample
-from pipelines.sample.shards import Shard, Shards
+from pipelines.sample.shards import Shard, Shards, columns_of
 from pipelines.sample.summary import (
     COMPLETION_TOKENS,
     DRAWN,
@@ -219,8 +219,7 @@ class Drawer:
         """The rows of the problems of a shard; answers are not verified yet."""
         conversations = [chat.with_system_prompt(p.prompt, self.system) for p in problems]
         prompts = chat.render_prompts(self.tokenizer, conversations, [p.tools for p in problems])
-        records = [dataset.to_row(problem) for problem in problems]
-        shared = {name: [record[name] for record in records] for name in dataset.SCHEMA} | {"prompt_ids": prompts}
+        shared = columns_of(problems, prompts)
         if self.settings.episodes is not None:
             played = list(self.play(problems, prompts, number, self.settings.episodes.max_turns))
             return Shard(shared, {name: [row[name] for row in played] for name in played[0]})

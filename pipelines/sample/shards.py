@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pipelines.data import samples
+from pipelines.data import dataset, samples
+from pipelines.data.records import Problem
 from pipelines.stage.report import Report
 
 if TYPE_CHECKING:
@@ -93,3 +94,9 @@ class Shard:
 
     def __len__(self) -> int:
         return len(self.rows["sample"])
+
+
+def columns_of(problems: list[Problem], prompts: list[list[int]]) -> dict[str, list[Any]]:
+    """The columns that all rows of a problem share: its record, and the token ids of its prompt."""
+    records = [dataset.to_row(problem) for problem in problems]
+    return {name: [record[name] for record in records] for name in dataset.SCHEMA} | {"prompt_ids": prompts}

@@ -193,13 +193,16 @@ def _named(body: dict[str, Any], base: Path) -> Iterator[Path]:
                 yield from (Path(p) for p in ([path] if os.path.exists(path) else glob.glob(path, recursive=True)))
 
 
-def _elsewhere(source: Source) -> Iterable[Any]:
-    """The files of a source that lies elsewhere, each with its version; none of others."""
-    if not source.elsewhere:
-        return ()
+def _add_elsewhere(files: Files, label: str, source: Source, field: str) -> None:
+    """Add the files of a source that lies elsewhere, each by its version."""
     from pipelines.recipe import fetched
 
-    return fetched.listing(source)
+    try:
+        for file in fetched.listing(source):
+            name = f"{label}/{file.name}"
+            files.digests[name], files.where[name] = file.version, file.url
+    except DataError as error:
+        raise error.moved("curate.sources", field) from None
 
 
 def of_stage(recipe: Recipe, reads: Reads, benchmarks: Path) -> tuple[Files, list[Path]]:
@@ -210,13 +213,10 @@ def of_stage(recipe: Recipe, reads: Reads, benchmarks: Path) -> tuple[Files, lis
     """
     files, code = Files(), []
     for label, (source, place) in reads.sources.items():
-        try:
-            for file in _elsewhere(source):
-                name = f"{label}/{file.name}"
-                files.digests[name], files.where[name] = file.version, file.url
-        except DataError as error:
-            raise error.moved("curate.sources", ".".join(map(str, place[:-1]))) from None
-        files.add(label, *source_files(source))
+        if source.elsewhere:
+            _add_elsewhere(files, label, source, ".".join(map(str, place[:-1])))
+        else:
+            files.add(label, *source_files(source))
     for names, own_folder in reads.benchmarks:
         include = local_folder(own_folder)
         code += benchmark_files(names, [benchmarks, *([include] if include else [])], files)

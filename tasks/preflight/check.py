@@ -242,7 +242,7 @@ def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
     elif isinstance(node.settings, Evaluate):
         yield from _evaluate(node.name, node.settings, questions)
     yield from _processes(node)
-    if any(map(node.asks_endpoint, node.kind.ports)):
+    if node.asks_endpoints:
         from tasks.preflight import endpoints
 
         yield from endpoints.problems(node)
@@ -425,9 +425,7 @@ def _limits(recipe: Recipe, nodes: list[Node], known: dict[str, dict[str, Any]])
         if length is not None and length > positions:
             text = f"{length} tokens do not fit the {positions} positions of {where}"
             yield Problem(f"{node.name}.max_length", text, f"Use at most {positions}{alternative}.")
-        if isinstance(getattr(node.settings, "sampling", None), Sampling) and not any(
-            map(node.asks_endpoint, node.kind.ports)
-        ):
+        if isinstance(getattr(node.settings, "sampling", None), Sampling) and not node.asks_endpoints:
             limits[f"{node.name}.sampling.max_tokens"] = node.settings.sampling.max_tokens
         for number, task in enumerate(node.settings.tasks if isinstance(node.settings, Evaluate) else []):
             asked = task.sampling.get("max_gen_toks")

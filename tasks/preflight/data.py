@@ -40,14 +40,13 @@ def _of_copies(source: Source) -> dict[str, Any] | None:
     from pipelines.data import remote
     from pipelines.recipe import fetched  # most recipes have files of their own
 
-    where = str(fetched.address(source))
     try:
-        fetched.listing(source)
-        files = [str(copy) for copy in remote.local_copies(where)]
+        there = fetched.pinned(source)
+        files = [str(copy) for copy in remote.local_copies(fetched.address(source))]
     except DataError:
         return None
     about = {"ask": ASK, "source": source.model_dump(mode="json"), "files": files}
-    return about | {"remote": remote.pinned(where)} if files else None
+    return about | {"remote": there} if files else None
 
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
         from pipelines.data import remote
         from pipelines.recipe import fetched
 
-        remote.pin(str(fetched.address(source)), question["remote"])
+        remote.pin(fetched.address(source), question["remote"])
     try:
         return _first_record(source)
     except UserError as error:

@@ -45,6 +45,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from pipelines.contract.model_settings import STATES
 from pipelines.contract.sampling import Sampling
 from pipelines.preference.settings import Preference
 from pipelines.recipe.settings import Rlvr, Sft
@@ -72,8 +73,6 @@ FOUR_BITS = 0.5 + 1 / 64 + 4 / (64 * 256)
 """Bytes of a weight in NF4: half of one, a byte for each 64 and a float32 for 256 of these (pipelines/engine/quantization.py)."""
 CRITIQUE_ROWS = 1024
 """Critiques decoded side by side (`CritiqueSampler` in pipelines/engine/critiques.py)."""
-STATES = frozenset({"conv", "linear_attention", "hybrid", "hybrid_sliding"})
-"""Kinds of layers with a recurrent state (pipelines/engine/masks.py)."""
 KEYLESS = frozenset({"conv", "linear_attention", "moe", "mlp"})
 """Kinds of layers without keys and values."""
 PROMPT_TOKENS = 256

@@ -223,7 +223,7 @@ def _benchmarks(question: dict[str, Any]) -> dict[str, Any]:
     manager = harness.manager(settings)
     asking = harness.likelihood_tasks(manager.task_index, question["name"]) if question.get("endpoints") else iter(())
     if (likely := next(asking, None)) is not None:
-        raise UserError(f"{likely} asks how likely given answers are, and an endpoint gives its own answers alone")
+        raise UserError(f"{likely} {benchmark_files.NEEDS_LIKELIHOODS}")
     if question["own"] and "custom_dataset" in (
         manager.task_index[question["name"]].cfg or {}
     ):  # else it may be on the hub

@@ -160,18 +160,20 @@ def test_lora_with_reference_and_several_updates(tmp_path, start):
     adapted.check(tmp_path / "work/out", start / "sft/out/model", "out", atol=1e-5)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_dora_samples_and_trains_by_the_same_numbers(tmp_path, start, dtype):
-    made = trainer(
-        tmp_path, start, "rlvr.lora={rank: 4, use_dora: true}", "presets=[grpo]", "rlvr.optimizer.learning_rate=0.01",
-        f"model.dtype={dtype}",
-    )  # fmt: skip
-    made.run()
+def train_adapters(tmp_path, start, lora, dtype):
+    """They are sampled and trained by the same numbers, and they change the policy."""
+    rate = "rlvr.optimizer.learning_rate=0.01"
+    trainer(tmp_path, start, f"rlvr.lora={lora}", "presets=[grpo]", rate, f"model.dtype={dtype}").run()
     seen = [values for _, values in toys.history(tmp_path / "work")]
     assert max(values["mismatch/max"] for values in seen) < (1e-4 if dtype == "float32" else 0.2)
     assert seen[0]["policy/kl_to_reference"] < 1e-4 < seen[-1]["policy/kl_to_reference"], (
         "the reference has no adapters"
     )
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_dora_samples_and_trains_by_the_same_numbers(tmp_path, start, dtype):
+    train_adapters(tmp_path, start, "{rank: 4, use_dora: true}", dtype)
     adapted.check(tmp_path / "work/out", start / "sft/out/model", "out")
 
 
@@ -605,12 +607,5 @@ def test_twenty_five_kills_change_nothing(tmp_path, start):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_base_in_four_bits_samples_and_trains_by_the_same_numbers(tmp_path, start, dtype):
     pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed: pip install bitsandbytes")
-    made = trainer(
-        tmp_path, start, "rlvr.lora={rank: 4, load_in_4bit: true}", "presets=[grpo]", "rlvr.optimizer.learning_rate=0.01",
-        f"model.dtype={dtype}",
-    )  # fmt: skip
-    made.run()
-    seen = [values for _, values in toys.history(tmp_path / "work")]
-    assert max(values["mismatch/max"] for values in seen) < (1e-4 if dtype == "float32" else 0.2)
-    assert seen[0]["policy/kl_to_reference"] < 1e-4 < seen[-1]["policy/kl_to_reference"]
+    train_adapters(tmp_path, start, "{rank: 4, load_in_4bit: true}", dtype)
     assert (tmp_path / "work/out/model/model.safetensors").is_file()

@@ -20,7 +20,6 @@ from pipelines.base.errors import RecipeError, UserError
 from pipelines.base.files import contents
 from pipelines.contract.model_settings import Model
 from pipelines.curate import selected
-from pipelines.curate.run import run as curate
 from pipelines.data import dataset, samples
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
@@ -37,9 +36,7 @@ SETTINGS = {"k": 2, "problems": 10, "rows_per_shard": 7, "sampling": {"max_token
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     folder = tmp_path_factory.mktemp("asked")
-    recipe = read_recipe(toys.recipe(folder), ["curate.sources.0.size=60"])
-    (folder / "data").mkdir()
-    curate(recipe.curate, recipe.model, out=folder / "data", report=Report(folder / "w"), seed=0)
+    toys.curated(folder, "curate.sources.0.size=60")
     return folder / "data"
 
 

@@ -23,7 +23,6 @@ from pipelines.base.files import contents
 from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
 from pipelines.curate import selected
-from pipelines.curate.run import run as curate
 from pipelines.data import dataset, samples
 from pipelines.engine import models, server_endpoint
 from pipelines.engine.chat_model import ChatModel
@@ -41,9 +40,7 @@ from tasks import keys
 def begun(tmp_path_factory):
     """Curated data and a random model of its tokenizer, in `data` and `model`."""
     folder = tmp_path_factory.mktemp("sample")
-    recipe = read_recipe(toys.recipe(folder), ["curate.sources.0.size=60"])
-    (folder / "data").mkdir()
-    curate(recipe.curate, recipe.model, out=folder / "data", report=Report(folder / "w"), seed=0)
+    recipe = toys.curated(folder, "curate.sources.0.size=60")
     tokenizer = models.load_tokenizer(folder / "data" / "tokenizer", recipe.model)
     models.save_model(models.fresh_model(recipe.model, tokenizer, 0), tokenizer, folder / "model", {"stage": "sft"})
     return folder
