@@ -12,6 +12,7 @@ import os
 import socket
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from pipelines.engine.policy import Policy
 
 
+WAIT = timedelta(days=30)
+"""How long a process waits for others that decode, score or read data meanwhile."""
 Item = TypeVar("Item")
 Number = TypeVar("Number", float, Tensor)
 
@@ -41,8 +44,11 @@ class World:
     size: int = 1
 
     @classmethod
-    def join(cls) -> World:
+    def join(cls, *, tensors: bool = True) -> World:
         """The world that `pipelines.stage.launch` describes in the environment; alone where there is none.
+
+        Args:
+            tensors: whether tensors on GPUs are exchanged too. Where they are not, a process may wait for the others for days.
 
         Raises:
             ModelError: several processes, and no place to meet that only they can reach.
@@ -53,11 +59,12 @@ class World:
         if not dist.is_initialized():
             backend, rank = "gloo", int(os.environ["RANK"])
             if torch.cuda.is_available():
-                backend = "nccl"
+                backend = "nccl" if tensors else backend
                 torch.cuda.set_device(models.device())  # what ranks gather goes through the current one
             dist.init_process_group(
-                backend, store=_store(os.environ.get(STORE, ""), rank, size), rank=rank, world_size=size
-            )
+                backend, store=_store(os.environ.get(STORE, ""), rank, size), rank=rank, world_size=size,
+                timeout=None if tensors else WAIT,
+            )  # fmt: skip
         return cls(dist.get_rank(), size)
 
     def gather(self, value: Any) -> list[Any]:

@@ -41,7 +41,7 @@ class Shards:
         if int(os.environ.get("WORLD_SIZE", "1")) > 1:
             from pipelines.engine.parallel import World  # imports torch, which judges at an endpoint do without
 
-            self.world = World.join()
+            self.world = World.join(tensors=False)
         self._take_in_at = 0.0
         self.first = self.world is None or self.world.rank == 0
         """Whether this is the process that writes what belongs to all shards."""
