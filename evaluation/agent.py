@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -23,6 +25,37 @@ SAMPLES = 4
 """Episodes per problem where the recipe sets none."""
 
 
+@dataclass(frozen=True)
+class Part:
+    """Problems whose episodes are played side by side."""
+
+    episodes: PlayedTask
+    requests: list[RolloutRequest]
+    problems: int
+    """Of the whole task."""
+
+
+def play_parts(lm: Any, parts: Sequence[Part]) -> Iterator[list[Trajectory]]:
+    """The episodes of each part; the random numbers of a problem depend on its place in the task, whatever the parts are.
+
+    Tells how far this process is with its own parts.
+    """
+    for done, part in enumerate(parts, start=1):
+        episodes = part.episodes
+        context = RolloutContext(
+            sampler=lm.sampler,
+            sampling=Sampling(temperature=episodes.temperature, max_tokens=episodes.max_tokens),
+            prompts=part.problems,
+            streams=Streams(lm.seed, episodes.seed),
+            entropy=False,
+            version=0,
+            tokenizer=lm.tokenizer,
+        )
+        yield play(part.requests, context, _budget(episodes))
+        if lm.progress:
+            lm.progress(done, len(parts))
+
+
 def evaluate(
     lm: Any, tasks: Any, task: Task, settings: Evaluate
 ) -> tuple[dict[str, Any], dict[str, list[dict[str, Any]]]]:
@@ -36,20 +69,11 @@ def evaluate(
     if task.prefill:
         begun = lm.tokenizer.encode(task.prefill, add_special_tokens=False)
         prompts = [[*prompt, *begun] for prompt in prompts]
-    context = RolloutContext(
-        sampler=lm.sampler,
-        sampling=Sampling(temperature=episodes.temperature, max_tokens=episodes.max_tokens),
-        prompts=len(task_problems),
-        streams=Streams(lm.seed, episodes.seed),
-        entropy=False,
-        version=0,
-        tokenizer=lm.tokenizer,
-    )
     samples = task.samples or SAMPLES
     requests = [RolloutRequest(p, t, i, samples) for i, (p, t) in enumerate(zip(task_problems, prompts, strict=True))]
-    rows = play(requests, context, _budget(episodes))
-    if lm.progress:
-        lm.progress(len(rows), len(rows))
+    at_once = max(1, settings.batch_size // samples)
+    parts = [Part(episodes, requests[i : i + at_once], len(requests)) for i in range(0, len(requests), at_once)]
+    rows = [row for part in lm.ranks.divide(lm, play_parts, parts) for row in part]
     groups = [rows[i : i + samples] for i in range(0, len(rows), samples)]
     scores = [[float(bool(r.correct)) for r in group] for group in groups]
     tokens = [[float(len(r.sampled())) for r in group] for group in groups]

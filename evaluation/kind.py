@@ -111,6 +111,12 @@ class EvaluateKind(Kind):
                 "evaluate.checkpoints", f"is about plain sections; list the stages under {node.name}.models."
             )
         check_evaluated_games(node.settings.tasks)
+        if node.settings.processes > 1 and not node.named("models"):
+            raise RecipeError(
+                "evaluate.processes",
+                "endpoints alone are evaluated, which compute no model here",
+                "Leave it out; `concurrency` of a model says how many requests are under way.",
+            )
         taken = {*node.labels, *node.recipe.graph, BASE, *(each.name for each in columns(node))}
         for place, each in enumerate(node.settings.models):
             if each.name in taken:

@@ -37,9 +37,7 @@ def log_likelihoods(
     Returns:
         (index of the request, sum of the log-probabilities in nats, whether each token is the most probable one), as they come.
     """
-    order = sorted(range(len(requests)), key=lambda i: list(requests[i][0]))
-    for group in _groups([requests[i][0] for i in order]):
-        members = [order[i] for i in group]
+    for members in groups(requests):
         rows, starts = [requests[i][0] for i in members], [len(requests[i][0]) - requests[i][1] for i in members]
         shared = min(_common(rows[0], rows[-1]), min(starts) - 1)
         if not policy.takes_prefixes or len(rows) == 1 or shared < SHARED:
@@ -51,6 +49,13 @@ def log_likelihoods(
             for i in row.unique().tolist():
                 log_probs, greedy = results[row == i].unbind(1)
                 yield members[i], float(log_probs.sum()), bool(greedy.all())
+
+
+def groups(requests: Sequence[tuple[Sequence[int], int]]) -> list[list[int]]:
+    """Indices of the requests of `log_likelihoods` that are computed together; a group's numbers do not depend on the others, and asked for
+    alone it is one group again."""
+    order = sorted(range(len(requests)), key=lambda i: list(requests[i][0]))
+    return [[order[place] for place in group] for group in _groups([requests[i][0] for i in order])]
 
 
 def _layouts(policy: Policy, tokens: Tensor, mask: Tensor, shared: Tensor, budget: int) -> list[Layout]:

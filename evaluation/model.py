@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from array import array
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from lm_eval.api.instance import Instance
@@ -11,7 +14,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 
 from evaluation.generation import sampling_of, unknown
-from evaluation.likelihoods import log_likelihoods
+from evaluation.likelihoods import groups, log_likelihoods
 from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Model
 from pipelines.contract.rollout import Completion
@@ -23,12 +26,42 @@ from pipelines.engine.distribution import generator
 from pipelines.engine.guided import with_base
 from pipelines.engine.models import stop_ids
 from pipelines.engine.policy import Policy
+from pipelines.engine.ranks import Ranks
 from pipelines.engine.sampler import TorchSampler
 
 log = logging.getLogger("whetstone.evaluation")
 
 TOKENS_PER_ROW = 32
 """Tokens of a pass over given texts, per row that is decoded side by side."""
+Cost = tuple[int, int]
+"""Of an answer, where the stage searches: tokens drawn for it, and tokens read to score them."""
+
+
+class Answer(NamedTuple):
+    """What is kept of a completion."""
+
+    tokens: array[int]
+    """Four bytes each: a benchmark's answers are in memory together."""
+    stop: Stop
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Requests that are answered side by side."""
+
+    number: int
+    """Among all batches that the model is asked, from 1."""
+    call: int
+    """How often answers were asked for before, this time included; a task asks for all of its answers at once."""
+    places: list[int]
+    """Of the requests, among all of the call."""
+    contexts: list[list[int]]
+    """Token ids."""
+    docs: list[dict[str, Any]]
+    """The requests' questions as the benchmark has them."""
+    until: list[str]
+    """Texts that end an answer."""
+    sampling: Sampling
 
 
 class SamplerLM(HFLM):
@@ -43,7 +76,7 @@ class SamplerLM(HFLM):
         batch_size: rows decoded side by side.
         dtype: "float32" or "bfloat16", as for `TorchSampler`.
         seed: of the sampled answers.
-        progress: called with (done, total) answers.
+        progress: called with (done, total) answers, of those that are this process's.
     """
 
     def __init__(
@@ -60,7 +93,11 @@ class SamplerLM(HFLM):
         super().__init__(
             pretrained=model, tokenizer=tokenizer, batch_size=batch_size, backend="causal", mixed_precision_dtype=mixed
         )
-        self.seed, self.progress, self.calls = seed, progress, 0
+        self.seed, self.progress = seed, progress
+        self.batches, self.calls = 0, 0
+        """How many batches were answered, and how often answers were asked for."""
+        self.ranks = Ranks()
+        """The processes that share the requests; each has a model like this one."""
         self.system_prompt: str | None = None
         """The system prompt that the model was trained with."""
         self.chats = False
@@ -71,8 +108,8 @@ class SamplerLM(HFLM):
         """(task, question) → tokens of each of its answers, their thoughts included, which lm-eval's texts lack."""
         self.truncated: dict[tuple[str | None, int | None], list[bool]] = {}
         """(task, question) → whether each of its answers was cut at the token limit, before its end token or a text that ends it."""
-        self.spent: dict[tuple[str | None, int | None], list[tuple[int, int]]] = {}
-        """(task, question) → tokens drawn for each of its answers, and tokens read to score them, where the stage searches."""
+        self.spent: dict[tuple[str | None, int | None], list[Cost]] = {}
+        """(task, question) → what each of its answers cost, where the stage searches."""
         self.thinks = False
         """Whether an answer had thoughts."""
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
@@ -109,8 +146,8 @@ class SamplerLM(HFLM):
     ) -> list[tuple[float, bool]]:
         """Log-likelihoods in the order of the requests; what they share is computed once."""
         try:
-            policy = Policy(self.model, Sampling(), dtype=self.sampler.dtype)
-        except ModelError:  # a family whose logits the engine does not know, or two models as one
+            self.policy()
+        except ModelError:
             return super()._loglikelihood_tokens(requests, disable_tqdm=disable_tqdm, override_bs=override_bs)
         room = self.max_length + 1
         rows = [([*context, *choice][-room:], len(choice)) for _, context, choice in requests]
@@ -124,27 +161,38 @@ class SamplerLM(HFLM):
             log.warning(
                 "%d of %d questions are cut on the left: the model reads %d tokens", cut, len(rows), self.max_length
             )
+        members = groups(rows)
+        results = self.ranks.divide(self, likelihoods, [[rows[index] for index in group] for group in members])
         out: list[tuple[float, bool]] = [(0.0, False)] * len(rows)
-        budget = TOKENS_PER_ROW * self.sampler.rows
-        with self.sampler.weights.in_place(0):  # every question is a pass or two, which would round all weights again
-            for done, (index, log_likelihood, likeliest) in enumerate(log_likelihoods(policy, rows, budget), start=1):
-                out[index] = (log_likelihood, likeliest)
+        for group, values in zip(members, results, strict=True):
+            for index, value in zip(group, values, strict=True):
+                out[index] = value
                 if requests[index][0] is not None:
-                    self.cache_hook.add_partial("loglikelihood", requests[index][0], out[index])
-                if self.progress:
-                    self.progress(done, len(rows))
+                    self.cache_hook.add_partial("loglikelihood", requests[index][0], value)
         return out
 
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answers in the order of the requests; repeats of a request are drawn independently."""
+        self.calls += 1
         if any(unknown(normalize_gen_kwargs(r.args[1], self.max_gen_toks)) for r in requests):
             return self._generate_by_lm_eval(requests, disable_tqdm)
-        eos = self.tok_decode([self.eot_token_id], skip_special_tokens=False)
+        batches = self._batches(requests)
+        drawn = self.ranks.divide(self, answers, batches)
         out: list[str] = [""] * len(requests)
+        for batch, (kept, costs) in zip(batches, drawn, strict=True):
+            for place, answer in zip(batch.places, kept, strict=True):
+                out[place] = self._note(requests[place], answer, batch.until)
+            for place, cost in zip(batch.places, costs, strict=bool(costs)):
+                self.spent.setdefault((requests[place].task_name, requests[place].doc_id), []).append(cost)
+        return out
+
+    def _batches(self, requests: list[Instance]) -> list[Batch]:
+        """The requests in batches of equal settings and similar length."""
+        eos = self.tok_decode([self.eot_token_id], skip_special_tokens=False)
         by_settings: dict[str, list[int]] = {}
         for i, request in enumerate(requests):
             by_settings.setdefault(repr(sorted(request.args[1].items(), key=str)), []).append(i)
-        done = 0
+        batches = []
         for indices in by_settings.values():
             kwargs: dict[str, Any] = dict(normalize_gen_kwargs(requests[indices[0]].args[1], self.max_gen_toks))
             until = handle_stop_sequences(kwargs.get("until"), eos=eos)
@@ -153,23 +201,24 @@ class SamplerLM(HFLM):
             contexts = {i: self.tok_encode(requests[i].args[0], left_truncate_len=room) for i in indices}
             order = sorted(indices, key=lambda i: (len(contexts[i]), contexts[i], i))
             for start in range(0, len(order), self.sampler.rows):
-                part = {i: requests[i] for i in order[start : start + self.sampler.rows]}
-                drawn = self.draw(part, [contexts[i] for i in part], until, sampling)
-                for (i, request), completion in zip(part.items(), drawn, strict=True):
-                    tokens, asked = completion.tokens, (request.task_name, request.doc_id)
-                    text = completion_text(self.tokenizer, tokens)
-                    self.drawn.setdefault(asked, []).append(len(tokens))
-                    ended = completion.stop != Stop.LENGTH or any(end in text for end in until if end)
-                    self.truncated.setdefault(asked, []).append(not ended)
-                    self.thinks |= THINK_END in text
-                    out[i] = self.text(tokens, until)
-                done += len(part)
-                if self.progress:
-                    self.progress(done, len(requests))
-        return out
+                places = order[start : start + self.sampler.rows]
+                self.batches += 1
+                of_batch = [contexts[i] for i in places], [requests[i].doc for i in places]
+                batches.append(Batch(self.batches, self.calls, places, *of_batch, until, sampling))
+        return batches
+
+    def _note(self, request: Instance, answer: Answer, until: list[str]) -> str:
+        """An answer as the benchmark reads it; notes its length, and whether it was cut."""
+        tokens, asked = answer.tokens.tolist(), (request.task_name, request.doc_id)
+        text = completion_text(self.tokenizer, tokens)
+        self.drawn.setdefault(asked, []).append(len(tokens))
+        ended = answer.stop != Stop.LENGTH or any(end in text for end in until if end)
+        self.truncated.setdefault(asked, []).append(not ended)
+        self.thinks |= THINK_END in text
+        return self.text(tokens, until)
 
     def _generate_by_lm_eval(self, requests: list[Instance], disable_tqdm: bool) -> list[str]:
-        """lm-eval's own answers, for settings that our sampler does not know; notes which of them were cut.
+        """lm-eval's own answers, for settings that our sampler does not know, of this process alone; notes which of them were cut.
 
         lm-eval answers in an order of its own, and says it to the hook that caches answers: equal requests may change places.
         """
@@ -195,25 +244,53 @@ class SamplerLM(HFLM):
             self._cut.append(not ended)
         return out
 
-    def draw(
-        self, requests: dict[int, Instance], contexts: list[list[int]], until: list[str], sampling: Sampling
-    ) -> list[Completion]:
-        """One answer to each request, in order.
+    def draw(self, batch: Batch) -> tuple[list[Completion], list[Cost]]:
+        """One answer to each request, in order; and what each cost, where the stage searches."""
+        draw = generator(self.sampler.device, self.seed, batch.number)
+        return self.sampler.extend(batch.contexts, batch.sampling, draw), []
 
-        Args:
-            requests: by their places among all that were asked together.
-            contexts: their token ids.
-            until: texts that end an answer.
+    def policy(self) -> Policy:
+        """The model as the trainer reads it.
+
+        Raises:
+            ModelError: a family whose logits the engine does not know, or two models as one.
         """
-        self.calls += 1
-        draw = generator(self.sampler.device, self.seed, self.calls)
-        return self.sampler.extend(contexts, sampling, draw)
+        return Policy(self.model, Sampling(), dtype=self.sampler.dtype)
 
     def text(self, tokens: list[int], until: list[str]) -> str:
         """An answer as the benchmark reads it."""
         text = completion_text(self.tokenizer, tokens)
         thinks = THINK_END if THINK_END in text else None
         return str(postprocess_generated_text(text, stop=until, think_end_token=thinks))
+
+
+def answers(lm: SamplerLM, batches: Sequence[Batch]) -> Iterator[tuple[list[Answer], list[Cost]]]:
+    """Of each batch the answers, and what each cost where the stage searches; tells how far this process is with its own."""
+    done, total = 0, sum(len(batch.places) for batch in batches)
+    for batch in batches:
+        completions, costs = lm.draw(batch)
+        yield [Answer(array("i", each.tokens), each.stop) for each in completions], costs
+        done += len(batch.places)
+        if lm.progress:
+            lm.progress(done, total)
+
+
+def likelihoods(
+    lm: SamplerLM, parts: Sequence[Sequence[tuple[Sequence[int], int]]]
+) -> Iterator[list[tuple[float, bool]]]:
+    """Of each group of requests of `log_likelihoods`, their log-likelihoods, and whether each token is the most probable one; tells
+    how far this process is with its own."""
+    policy, budget = lm.policy(), TOKENS_PER_ROW * lm.sampler.rows
+    done, total = 0, sum(map(len, parts))
+    with lm.sampler.weights.in_place(0):  # every question is a pass or two, which would round all weights again
+        for requests in parts:
+            values: list[tuple[float, bool]] = [(0.0, False)] * len(requests)
+            for index, log_likelihood, likeliest in log_likelihoods(policy, requests, budget):
+                values[index] = (log_likelihood, likeliest)
+                done += 1
+                if lm.progress:
+                    lm.progress(done, total)
+            yield values
 
 
 class _Answered:

@@ -14,6 +14,7 @@ from pipelines.base.errors import ModelError, RecipeError
 from pipelines.contract.model_endpoint import ModelEndpoint
 from pipelines.contract.model_settings import Model
 from pipelines.engine import models
+from pipelines.engine.ranks import Ranks
 from pipelines.recipe.settings import Evaluate
 from pipelines.stage.report import Report
 
@@ -30,6 +31,7 @@ def run(
     guided: Sequence[dict[str, Any]] = (),
     searched: Sequence[dict[str, Any]] = (),
     scorers: dict[int, str] | None = None,
+    ranks: Ranks | None = None,
 ) -> dict[str, float]:
     """Write `results.json`, `samples/<checkpoint>/<task>.jsonl` and the bar chart.
 
@@ -40,6 +42,7 @@ def run(
             model's own, so that an evaluation's last column is its last model.
         searched: further columns, likewise: `name`, the label `model`, and the index of its `strategy` in `settings.search`.
         scorers: index of a strategy → folder or hub name of its reward model.
+        ranks: the stage's processes, of which this is the first; default: it is the only one.
 
     Raises:
         RecipeError: a task cannot be loaded, or not be searched.
@@ -59,7 +62,7 @@ def run(
     columns |= _columns(checkpoints, guided, searched)
     usage: dict[str, dict[str, float]] = {}
     for index, (name, column) in enumerate(columns.items()):
-        lm = _load(column, model_settings, settings, scorers or {}, seed, checkpoints)
+        lm = _load(column, model_settings, settings, scorers or {}, seed, checkpoints, ranks or Ranks())
         if isinstance(column, _Column):
             checkpoint_identity = models.template_identity(lm.tokenizer)
             if identity not in (None, checkpoint_identity):
@@ -143,6 +146,7 @@ def _load(
     scorers: dict[int, str],
     seed: int,
     checkpoints: dict[str, str],
+    ranks: Ranks,
 ) -> Any:
     if isinstance(column, ModelEndpoint):
         from evaluation.endpoint import EndpointLM
@@ -150,6 +154,14 @@ def _load(
         path = next(iter(checkpoints.values()), None)
         tokenizer = models.load_tokenizer(path, model_settings) if path is not None else None
         return EndpointLM(column, "evaluate.models", seed=seed, tokenizer=tokenizer)
+    lm = ranks.load(_load_model, column, model_settings, settings, scorers, seed)
+    lm.ranks = ranks
+    return lm
+
+
+def _load_model(
+    column: _Column, model_settings: Model, settings: Evaluate, scorers: dict[int, str], seed: int
+) -> model.SamplerLM:
     shown: dict[str, Any] = {"guidance": column.guidance, "batch_size": settings.batch_size, "seed": seed}
     if settings.search is None:
         return model.load(column.path, model_settings, **shown)

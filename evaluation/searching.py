@@ -9,17 +9,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from lm_eval.api.instance import Instance
 
 from evaluation import statistics
 from evaluation.generation import greedy, unknown
 from evaluation.harness import DRAWN, SCORED, filtered_answers, load_task
-from evaluation.model import TOKENS_PER_ROW, SamplerLM, load
+from evaluation.model import TOKENS_PER_ROW, Batch, Cost, SamplerLM, load
 from evaluation.samples import messages_of, scores_of
 from pipelines.base.errors import RecipeError
 from pipelines.contract.model_settings import Model
 from pipelines.contract.rollout import Completion
-from pipelines.contract.sampling import Sampling
 from pipelines.contract.streams import stream_id
 from pipelines.data.records import Problem
 from pipelines.recipe.search import Search
@@ -40,37 +38,24 @@ class SearchedLM(SamplerLM):
     """
 
     searcher: Searcher | None = None
-    asked = 0
-    """How often answers were asked for; a task asks for all of its answers at once."""
 
-    def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
+    def draw(self, batch: Batch) -> tuple[list[Completion], list[Cost]]:
         """As `SamplerLM`."""
-        self.asked += 1
-        return super().generate_until(requests, disable_tqdm)
-
-    def draw(
-        self, requests: dict[int, Instance], contexts: list[list[int]], until: list[str], sampling: Sampling
-    ) -> list[Completion]:
-        """As `SamplerLM`; also keeps what each answer cost."""
         questions = [
             Question(
                 ids,
-                stream_id("answer", self.seed, self.asked, i),
-                partial(self.text, until=until),
-                problem_of(request.doc),
+                stream_id("answer", self.seed, batch.call, place),
+                partial(self.text, until=batch.until),
+                problem_of(doc),
             )
-            for (i, request), ids in zip(requests.items(), contexts, strict=True)
+            for place, ids, doc in zip(batch.places, batch.contexts, batch.docs, strict=True)
         ]
         if self.searcher is None:
             streams = [(question.stream, 0) for question in questions]
-            completions = self.sampler.extend(contexts, sampling, torch.Generator(), streams=streams)
-            costs = [(len(completion.tokens), 0) for completion in completions]
-        else:
-            answers = self.searcher.answers(questions, sampling)
-            completions, costs = [each.completion for each in answers], [(each.drawn, each.scored) for each in answers]
-        for request, cost in zip(requests.values(), costs, strict=True):
-            self.spent.setdefault((request.task_name, request.doc_id), []).append(cost)
-        return completions
+            completions = self.sampler.extend(batch.contexts, batch.sampling, torch.Generator(), streams=streams)
+            return completions, [(len(completion.tokens), 0) for completion in completions]
+        answers = self.searcher.answers(questions, batch.sampling)
+        return [each.completion for each in answers], [(each.drawn, each.scored) for each in answers]
 
 
 def load_searched(

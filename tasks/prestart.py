@@ -18,6 +18,7 @@ from pathlib import Path
 from pipelines.base import owner
 from pipelines.base.errors import UserError
 from pipelines.base.project import python
+from pipelines.recipe.stage_checks import processes
 from pipelines.recipe.stage_kind import Node
 from tasks import keys, machine, process
 
@@ -45,7 +46,7 @@ def begin(node: Node) -> None:
     if not _main():
         return
     end()
-    if getattr(node.settings, "processes", 1) != 1 or machine.available_bytes() < ROOM_BYTES:
+    if processes(node) != 1 or machine.available_bytes() < ROOM_BYTES:
         return
     try:
         code = keys.code_now(node.recipe, node.name)  # before the process reads any of it

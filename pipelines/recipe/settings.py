@@ -57,6 +57,9 @@ class Difficulty(Settings):
     """Keep low < pass rate < high; the bounds 0 and 1 drop only the never and always solved."""
     max_tokens: int = Field(256, ge=1)
     temperature: float = Field(1.0, gt=0, le=100)
+    processes: int = free(1, ge=1, le=100_000)
+    """Processes of the stage, one per GPU, each with the whole model: they divide the problems, 64 at a time. The data are the same
+    bytes for any number of them."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Difficulty:
@@ -332,6 +335,10 @@ class Evaluate(Settings):
     search: SearchColumns | None = None
     """Columns in which each answer is chosen among several that are drawn for it, by a score: one strategy, or a list."""
     batch_size: int = Field(256, ge=1)
+    """Answers decoded side by side."""
+    processes: int = free(1, ge=1, le=100_000)
+    """Processes of the stage, one per GPU, each with the whole model: they divide the batches of `batch_size` answers or episodes, and
+    the groups of choices. The scores are the same bytes for any number of them."""
     confidence: float = Field(0.95, gt=0.5, lt=1)
     bootstrap: int = free(2000, ge=100, le=1_000_000)
     """Resamples of problems and seeds from which a sweep counts how often a variant is best."""

@@ -222,6 +222,14 @@ def is_quantized(settings: Any) -> bool:
     return isinstance(lora, Lora) and lora.load_in_4bit
 
 
+def processes(node: Node) -> int:
+    """How many processes work on a stage."""
+    value = node.settings
+    for name in node.kind.processes_field.split("."):
+        value = getattr(value, name, None)
+    return 1 if value is None else int(value)
+
+
 def check_quantized(section: str, settings: Any) -> None:
     """Matrices in four bits are computed where they are stored.
 

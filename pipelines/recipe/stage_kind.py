@@ -144,6 +144,8 @@ class Kind:
     """Initialises a `fresh` model where it starts from the recipe's own, and keeps it under `base/`."""
     gpu: bool = True
     """Takes a place on a GPU."""
+    processes_field: str = "processes"
+    """The setting, as FIELD or SECTION.FIELD, that says how many processes work, one per GPU."""
     methods: bool = False
     """Its settings have slots for methods, which presets fill."""
     slots: tuple[str, ...] = ()

@@ -122,7 +122,8 @@ def _parser() -> argparse.ArgumentParser:
 
 def _environments(arguments: argparse.Namespace, job: dict[str, Any], meeting: Path) -> list[dict[str, str]]:
     """The environment variables of each rank of this machine."""
-    count = int(job.get("settings", {}).get(job.get("stage"), {}).get("processes", 1))
+    section = job.get("settings", {}).get(job.get("stage"), {})
+    count = int(job.get("processes", section.get("processes", 1)))
     size = count * arguments.nodes
     interface, store = LOOPBACK, f"file:{meeting / 'store'}"
     if arguments.nodes > 1:

@@ -26,7 +26,7 @@ from pipelines.recipe.read import Recipe
 from pipelines.recipe.settings import Curate, Evaluate, Rlvr
 from pipelines.recipe.slots import terms_of
 from pipelines.recipe.source import sources_of
-from pipelines.recipe.stage_checks import is_quantized
+from pipelines.recipe.stage_checks import is_quantized, processes
 from pipelines.recipe.stage_kind import DATA, Node
 from pipelines.sandbox import SandboxError, isolation
 from pipelines.verifiers import SANDBOXED
@@ -375,10 +375,14 @@ def _rlvr(node: Node, rl: Rlvr, questions: list[Question]) -> Iterator[Problem]:
 
 
 def _processes(node: Node) -> Iterator[Problem]:
-    wanted, devices = getattr(node.settings, "processes", 1), len(machine.gpu_bytes()) or machine.cores()
+    wanted, devices = processes(node), len(machine.gpu_bytes()) or machine.cores()
     if wanted > devices:
         kind = "GPUs" if machine.gpu_bytes() else "cores"
-        yield Problem(f"{node.name}.processes", f"{wanted} processes on {devices} {kind}", f"Use at most {devices}.")
+        yield Problem(
+            f"{node.name}.{node.kind.processes_field}",
+            f"{wanted} processes on {devices} {kind}",
+            f"Use at most {devices}.",
+        )
 
 
 def _evaluate(stage: str, evaluate: Evaluate, questions: list[Question]) -> Iterator[Problem]:

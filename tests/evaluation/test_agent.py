@@ -11,6 +11,7 @@ from evaluation import run
 from pipelines import environments
 from pipelines.contract.model_settings import Model
 from pipelines.engine.models import save_model, train_tokenizer
+from pipelines.engine.ranks import Ranks
 from pipelines.recipe.settings import Evaluate
 from pipelines.stage.report import Report
 
@@ -72,7 +73,12 @@ def test_what_a_solved_task_costs(monkeypatch):
     said = {0: "right", 1: "left", 2: "left", 3: "jump"}
     context = scripted.context(lambda prefix, number: said[number % 4])
     lm = SimpleNamespace(
-        tokenizer=scripted.tokenizer(), sampler=context.sampler, system_prompt=None, seed=0, progress=None
+        tokenizer=scripted.tokenizer(),
+        sampler=context.sampler,
+        system_prompt=None,
+        seed=0,
+        progress=None,
+        ranks=Ranks(),
     )
     lm.sampler.device = "cpu"
     rows = [
@@ -133,7 +139,7 @@ def test_a_game_has_a_mean_score_and_kuhn_poker_an_exact_figure():
 
     lm = SimpleNamespace(
         tokenizer=scripted.tokenizer(), sampler=context.sampler, system_prompt=None, seed=0, progress=None,
-        _loglikelihood_tokens=likelihoods,
+        _loglikelihood_tokens=likelihoods, ranks=Ranks(),
     )  # fmt: skip
     lm.sampler.device = "cpu"
     task = {

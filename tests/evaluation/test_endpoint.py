@@ -195,6 +195,10 @@ def test_recipes_list_it_among_their_models(tmp_path):
     check(alone)
     assert alone.node("scores").named("models") == () and not alone.node("scores").reads_base
 
+    with pytest.raises(RecipeError, match=r"scores\.processes: endpoints alone are evaluated"):
+        check(recipe_of(tmp_path, "scores.processes=2", models=({"endpoint": "a"},)))
+    check(recipe_of(tmp_path, "scores.processes=2"))
+
     def key(**way):
         made = recipe_of(tmp_path, models=("short", {"endpoint": "m", **way}))
         return keys.stage_key(keys.key_parts(made, "scores", {"sft": "0" * 16}))

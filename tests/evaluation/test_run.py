@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import json
+import signal
 
 import numpy as np
+import psutil
 import pytest
 import torch
 import toys
+from children import alive, wait_until
+from rank_threads import in_ranks
+from ranks import run_stage, start_stage
 
-from evaluation import harness, run
+from evaluation import __main__, harness, run
 from evaluation.documents import questions
 from pipelines.base.errors import RecipeError
+from pipelines.base.files import contents
 from pipelines.contract.model_settings import Model
 from pipelines.engine.models import save_model, train_tokenizer
 from pipelines.recipe.settings import Evaluate
@@ -191,3 +197,97 @@ def test_a_foreign_metric_s_interval_is_z_standard_errors():
         "acc",
         "f1 (strict)",
     }
+
+
+DRAWN = {"do_sample": True, "temperature": 0.9, "max_gen_toks": 6}
+BY_LM_EVAL = {"do_sample": False, "repetition_penalty": 1.2, "max_gen_toks": 3}
+TASKS = [
+    {"name": "palindromes", "limit": 6, "samples": 3, "sampling": DRAWN},
+    {"name": "odd", "benchmark": "palindromes", "limit": 2, "samples": 1, "sampling": BY_LM_EVAL},
+    {"name": "last_sentence", "limit": 8, "chat": False},
+    {"name": "lake", "samples": 2, "environment": {"task": "frozen_lake", "size": 3, "max_turns": 2, "max_tokens": 6}},
+]
+"""Answers of our sampler and of lm-eval itself, choices, episodes."""
+
+
+def work_folder(folder, models, **settings):
+    """A work folder of the stage as the task layer writes it."""
+    (folder / "out" / "report").mkdir(parents=True)
+    body = {
+        "stage": "evaluate", "seed": 3, "threads": 1, "checkpoints": ["base", "sft"], "differences": [["base", "sft"]],
+        "settings": {
+            "evaluate": {"tasks": TASKS, "batch_size": 4, "bootstrap": 100, **settings},
+            "model": {"path": str(models / "base")},
+        },
+        "inputs": {"sft": str(models)},
+    }  # fmt: skip
+    (folder / "job.json").write_text(json.dumps(body))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Two models of one tokenizer, in `base` and in `model`."""
+    folder = tmp_path_factory.mktemp("models")
+    texts = ["".join(map(chr, range(32, 127))), "\n"]
+    tokenizer = train_tokenizer("char", 200, texts, tools=True)
+    model = toys.model("llama", len(tokenizer))
+    for name in ("base", "model"):
+        save_model(model, tokenizer, folder / name, {"stage": "sft"})
+        with torch.no_grad():
+            model.lm_head.weight.neg_()
+    return folder
+
+
+def evaluated_by(ranks, folder, models):
+    """Scores of both models, and of one with guidance and with a search."""
+    job = json.loads((work_folder(folder, models) / "job.json").read_text())
+    settings = Evaluate.model_validate(job["settings"]["evaluate"])
+    shown = {"checkpoints": run.checkpoints_of(job), "report": Report(folder), "seed": 3, "ranks": ranks}
+    guided = [{"name": "sft-w2", "model": "sft", "base": "base", "weight": 2.0}]
+    model = Model(path=str(models / "base"))
+    flat = run.run(settings, model, out=folder / "out", **shown)
+    best = Evaluate.model_validate(
+        {
+            **job["settings"]["evaluate"],
+            "tasks": TASKS[:1],
+            "search": [{"kind": "best_of_n", "n": 2, "score": "likelihood"}],
+        }
+    )
+    searched = [{"name": "sft-best2", "model": "sft", "strategy": 0, "scorer": None}]
+    (folder / "out/searched/report").mkdir(parents=True)
+    return flat | run.run(best, model, out=folder / "out/searched", guided=guided, searched=searched, **shown)
+
+
+def test_any_number_of_ranks_gives_the_same_bytes(models, tmp_path):
+    alone = evaluated_by(None, tmp_path / "1", models)
+    for count in (2, 3):
+        folder = tmp_path / str(count)
+        flat = in_ranks(count, lambda ranks, folder=folder: evaluated_by(ranks, folder, models))
+        assert flat == alone
+        assert contents(folder / "out") == contents(tmp_path / "1" / "out")
+    lines = (tmp_path / "1/out/samples/sft/palindromes.jsonl").read_text().splitlines()
+    drawn = {answer for line in lines for answer in json.loads(line)["resps"][0]}
+    assert len(lines) == 6 and len(drawn) > 9, "18 answers, from 5 batches with random numbers of their own"
+
+
+@pytest.mark.slow
+def test_two_processes_end_as_one_and_with_one_of_them(models, tmp_path):
+    """A rank that is killed ends the stage, and what two write is what one writes."""
+    longer = [{**TASKS[0], "limit": 500, "samples": 20, "sampling": {**DRAWN, "max_gen_toks": 60}}]
+    killed = work_folder(tmp_path / "killed", models, processes=2, tasks=longer)
+    stage = start_stage("evaluation", killed)
+    wait_until(lambda: (killed / "progress.json").exists() or stage.poll() is not None, 120)
+    ranks = sorted(psutil.Process(stage.pid).children(), key=lambda each: each.create_time())
+    ranks[1].kill()
+    stage.communicate(timeout=30)
+    assert stage.returncode == -signal.SIGKILL and not (killed / "error.json").exists()
+    wait_until(lambda: not alive(rank.pid for rank in ranks))
+    two = work_folder(tmp_path / "two", models, processes=2)
+    run_stage("evaluation", two)
+    job, alone = json.loads((two / "job.json").read_text()), work_folder(tmp_path / "alone", models)
+    metrics = __main__.work(job, alone)
+    assert (
+        contents(two / "out") == contents(alone / "out") and json.loads((two / "metrics.json").read_text()) == metrics
+    )
+    assert not list(two.glob("rank*")) and json.loads((two / "progress.json").read_text())["done"] == 2 * len(TASKS)

@@ -40,7 +40,7 @@ def recipe(tmp_path):
 @pytest.fixture
 def toy(recipe):
     """A node whose process is the toy's; its code is that of curation."""
-    kind = SimpleNamespace(module="stage_toy", imports=lambda node: [])
+    kind = SimpleNamespace(module="stage_toy", imports=lambda node: [], processes_field="processes")
     return SimpleNamespace(recipe=recipe, name="curate", settings=recipe.node("curate").settings, kind=kind)
 
 
@@ -108,7 +108,7 @@ from pipelines.recipe.read import read_recipe
 from tasks import process
 from tasks import prestart as ahead
 recipe = read_recipe({str(toys.recipe(tmp_path))!r}, [])
-kind = SimpleNamespace(module="stage_toy", imports=lambda node: [])
+kind = SimpleNamespace(module="stage_toy", imports=lambda node: [], processes_field="processes")
 toy = SimpleNamespace(recipe=recipe, name="curate", settings=recipe.node("curate").settings, kind=kind)
 ahead.begin(toy)
 print(ahead._waiting.child.pid, flush=True)

@@ -225,6 +225,7 @@ MATRIX = [
     ("near duplicates", field("curate.near_duplicates=null"), {"curate"}), ("splits", field("curate.splits.train=0.8", "curate.splits.heldout=0.2"), {"curate"}),
     ("sft field", field("sft.steps=3"), {"sft"}), ("sft commits", field("sft.commit.every=9"), NONE),
     ("sft ranks", field("sft.processes=3"), NONE), ("rlvr ranks", field("rlvr.processes=2"), NONE),
+    ("evaluate ranks", field("evaluate.processes=2"), NONE),
     ("sft learning rate", field("sft.optimizer.learning_rate=0.1"), {"sft"}), ("sft lora", field("sft.lora={rank: 2}"), {"sft"}),
     ("sft lora in short", field("sft.lora=2"), {"sft"}), ("sft dora", field("sft.lora={use_dora: true}"), {"sft"}),
     ("rlvr field", field("rlvr.steps=3"), {"rlvr"}), ("rlvr commits", field("rlvr.commit.keep_last=9"), NONE),

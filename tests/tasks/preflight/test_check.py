@@ -461,7 +461,9 @@ def test_room(tmp_path, home, known, monkeypatch):
 def test_gpus_are_counted_where_there_are_any(tmp_path, home, known, monkeypatch):
     monkeypatch.setattr(machine, "gpu_bytes", lambda: (10**9, 10**9))
     assert problems(tmp_path, "rlvr.processes=2") == {}
-    assert "2 GPUs" in problems(tmp_path, "rlvr.processes=3")["rlvr.processes"]
+    for wanted in ("rlvr.processes", "evaluate.processes", "curate.difficulty.processes"):
+        band = ["curate.difficulty={model: ./none}"] if "difficulty" in wanted else []
+        assert "2 GPUs" in problems(tmp_path, *band, f"{wanted}=3")[wanted]
 
 
 def test_parameters_are_read_from_the_files_headers(tmp_path):
