@@ -16,6 +16,14 @@ from pipelines.stage.report import Report
 
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     """The job's curate section, with the benchmark questions handed in by the layer above."""
+    ranks = None
+    if job.get("processes", 1) > 1:
+        from pipelines.engine.ranks import Ranks  # imports torch, which curation does without
+
+        ranks = Ranks.join()
+        if not ranks.first:
+            ranks.serve()
+            return {}
     told = job.get("benchmark_texts") or []
     asked = [partial(process.resolve(each["function"]), each["settings"]) for each in told]
     texts = (lambda: chain.from_iterable(ask() for ask in asked)) if asked else None
@@ -34,7 +42,10 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
         benchmark_texts=texts,
         solver=Path(job["inputs"][job["solver"]]) / "model" if "solver" in job else None,
         samples={number: Path(job["inputs"][label]) for number, label in enumerate(job.get("samples") or []) if label},
+        ranks=ranks,
     )
+    if ranks is not None:
+        ranks.end()
     report.close()
     return metrics
 

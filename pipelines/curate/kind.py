@@ -15,6 +15,7 @@ from pipelines.recipe.stage_checks import (
     environment_settings,
     part_reads,
     plays_episodes,
+    processes,
     tokenizer_settings,
     verifiers_used,
 )
@@ -44,6 +45,8 @@ PROMPTS = "prompts"
 """The selection of new prompts."""
 SOLVER = "difficulty.model"
 """Label of the input of the model that difficulty is measured with, where it is a stage."""
+OF_DIFFICULTY = frozenset({"pipelines.curate.difficulty", "pipelines.engine.ranks"})
+"""Modules that a stage without it does not import."""
 
 
 class CurateKind(Kind):
@@ -52,6 +55,7 @@ class CurateKind(Kind):
     name, settings, module, makes = "curate", Curate, "pipelines.curate", DATA
     ports: ClassVar[dict[str, Port]] = {}
     gpu = False
+    processes_field = "difficulty.processes"
 
     def takes(self, settings: Curate, label: str) -> tuple[str, ...]:
         """A model where one solves the problems, else samples."""
@@ -97,7 +101,7 @@ class CurateKind(Kind):
             settings,
             **part_reads((SELF_SUPERVISED, s.self_supervised) for s in curate.sources if s.self_supervised),
             models={"model": ModelFiles(node.recipe.model.path, ("model", "path"), weights=False)},
-            skip=frozenset() if curate.difficulty is not None else frozenset({"pipelines.curate.difficulty"}),
+            skip=frozenset() if curate.difficulty is not None else OF_DIFFICULTY,
             environments=made_in.copy(),
             environment_settings=made_with.copy(),
             rows_from=made_in,
@@ -139,7 +143,8 @@ class CurateKind(Kind):
 
     def job(self, node: Node) -> dict[str, Any]:
         """Where the questions of the benchmarks come from, and for each source the label of its stage, None where it is none; the
-        label of the model that difficulty is measured with, where it is a stage; the files that the key holds of each address."""
+        label of the model that difficulty is measured with, where it is a stage; the files that the key holds of each address; how many
+        processes work."""
         texts = [{"function": n.kind.benchmark_texts, "settings": resolve(n.settings)} for n in _asking(node)]
         listed: list[Source] = node.settings.sources
         labels = [stage_label(n) if source.kind == "stage" else None for n, source in enumerate(listed)]
@@ -150,6 +155,7 @@ class CurateKind(Kind):
             **({"samples": labels} if any(labels) else {}),
             **solver,
             **({"remote": _pinned(away)} if away else {}),
+            "processes": processes(node),
         }
 
     def imports(self, node: Node) -> list[str]:

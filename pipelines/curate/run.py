@@ -6,7 +6,7 @@ import json
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -33,6 +33,9 @@ from pipelines.engine import models
 from pipelines.recipe.settings import Curate, Source
 from pipelines.stage.report import Report
 
+if TYPE_CHECKING:
+    from pipelines.engine.ranks import Ranks
+
 Texts = Callable[[], Iterable[tuple[str, str]]]
 """(task, question) pairs of the benchmarks that the recipe evaluates."""
 
@@ -47,6 +50,7 @@ def run(
     benchmark_texts: Texts | None = None,
     samples: Mapping[int, Path] | None = None,
     solver: Path | None = None,
+    ranks: Ranks | None = None,
 ) -> dict[str, float]:
     """Write `<split>.parquet` and `data.json`, and into `report/` `card.md`, `card.json`, `dropped.jsonl`, `quarantine.jsonl`.
 
@@ -55,6 +59,7 @@ def run(
     Args:
         samples: index of a source of kind stage → that stage's artifact.
         solver: folder of the model that difficulty is measured with, where a stage made it.
+        ranks: the stage's processes, of which this is the first; default: it is the only one.
 
     Raises:
         DataError: a source cannot be read, or nothing is left.
@@ -76,7 +81,7 @@ def run(
         from pipelines.curate.difficulty import band  # imports torch, which curation does without
 
         path = str(solver or curate.difficulty.model)
-        splits = band(curate.difficulty, model, path, out=out, counts=counts, report=report, seed=seed)
+        splits = band(curate.difficulty, model, path, out=out, counts=counts, report=report, seed=seed, ranks=ranks)
     if counts.quarantined:
         report.event(counts.quarantine_summary())
     for text in counts.leftovers():

@@ -8,8 +8,10 @@ import re
 import pytest
 import toys
 import yaml
+from rank_threads import in_ranks
 
 from pipelines.base.errors import RecipeError
+from pipelines.base.files import contents
 from pipelines.contract.model_settings import Model
 from pipelines.curate import difficulty
 from pipelines.curate.card import Counts
@@ -108,6 +110,48 @@ def test_the_model_is_asked_with_the_system_prompt_that_it_was_trained_with(tmp_
     )
     assert set(rows_left) == {"train"} and len(asked) == 4
     assert all("Be brief." in text for text in asked)
+
+
+def test_any_number_of_ranks_keeps_the_same_rows(tmp_path, monkeypatch):
+    monkeypatch.setattr(difficulty, "PROBLEMS_AT_ONCE", 5)
+    texts = [f"Say {letter}." for letter in "abcdefghijklmnopqrstuvw"]
+    tokenizer = train_tokenizer("char", 128, texts)
+    save_model(toys.model("llama", len(tokenizer)), tokenizer, tmp_path / "m", {})
+    settings = Difficulty(model="./m", samples=4, max_tokens=3, low=0.1, high=0.9)
+
+    def banded(folder, ranks=None):
+        folder.mkdir()
+        for split, part in (("train", texts[:17]), ("heldout", texts[17:])):
+            writer = Writer(folder / f"{split}.parquet", 10)
+            for text in part:
+                about = {"prompt": [{"role": "user", "content": text}], "answer": r"[a-m ]", "verifier": "regex"}
+                writer.add(Problem(uid=text, source="s", licence="free", **about))
+            writer.close()
+        report, counts = Report(folder.with_suffix(".work")), Counts(folder)
+        model = Model(path="./m")
+        rows_left = difficulty.band(
+            settings, model, str(tmp_path / "m"), out=folder, counts=counts, report=report, seed=0, ranks=ranks
+        )
+        counts.close()
+        return rows_left
+
+    alone = banded(tmp_path / "1")
+    assert 0 < alone["train"] < 17
+    for count in (2, 3):
+        folder = tmp_path / str(count)
+        assert in_ranks(count, lambda ranks, folder=folder: banded(folder, ranks)) == alone
+        assert contents(folder) == contents(tmp_path / "1")
+        progress = json.loads((tmp_path / f"{count}.work/progress.json").read_text())
+        assert (progress["done"], progress["total"]) == (23, 23)
+
+
+def test_ranks_are_not_in_the_key_and_the_job_says_how_many(tmp_path):
+    recipes = [read_recipe(graph(tmp_path, **more)) for more in ({}, {"processes": 3})]
+    parts = [keys.key_parts(recipe, "band", {"difficulty.model": "a"}) for recipe in recipes]
+    assert keys.stage_key(parts[0]) == keys.stage_key(parts[1])
+    jobs = [recipe.node("band").kind.job(recipe.node("band")) for recipe in recipes]
+    assert [job["processes"] for job in jobs] == [1, 3]
+    assert recipes[0].node("easy").kind.job(recipes[0].node("easy"))["processes"] == 1
 
 
 @pytest.mark.slow
