@@ -35,7 +35,7 @@ EXAMPLES = {
     "prompts.jsonl": '{"prompt": "Write a limerick.", "stars": 3}\n',
     "models/my-model/config.json": '{"architectures": ["LlamaForCausalLM"], "model_type": "llama"}',
     "models/my-model/tokenizer.json": "{}",
-    "my_module.py": "def strict(completions, answer, **_):\n    return [float(t == a) for t, a in zip(completions, answer)]\n",
+    "my_judge.py": "def strict(completions, answer, **_):\n    return [float(t == a) for t, a in zip(completions, answer)]\n",
     "my_rewards.py": "def brevity(completions, **_):\n    return [-len(text) for text in completions]\n",
 }
 EXAMPLES |= {

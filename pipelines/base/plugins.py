@@ -16,12 +16,8 @@ A recipe may also say where a single part is, in place of its name (`advantage: 
 
 from __future__ import annotations
 
-import hashlib
-import importlib
 import importlib.metadata
-import importlib.util
 import re
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -29,9 +25,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from pipelines.base.errors import UserError, did_you_mean
+from pipelines.base.errors import UserError
 from pipelines.base.project import ROOT
-from pipelines.base.user_modules import NameTaken, import_named, raised_at, search_working_folder
+from pipelines.base.user_functions import import_code, named_in, own_names
+from pipelines.base.user_modules import import_named, replaced
 
 GROUP = "whetstone.plugins"
 STAGES = "stages"
@@ -44,8 +41,6 @@ REFERENCE = re.compile(r"(?P<where>[^=:]+\.py|[A-Za-z_][\w.]*(?=:))(:(?P<attribu
 """Where a part is: `FILE.py`, `FILE.py:NAME` or `MODULE:NAME`."""
 _named: dict[str, ModuleType] = {}
 """The plug-ins that this process's recipe names: as the recipe spells them, or `SLOT=REFERENCE` → module."""
-_read: dict[str, str] = {}
-"""The module of a file → digest of what the file held when it was imported."""
 forgotten: list[Callable[[str], None]] = []
 """Called with the name of a plug-in whose file is another now: what was read of it is to be read again."""
 
@@ -107,7 +102,7 @@ def activate(named: Iterable[str]) -> None:
             or a file or module lacks the part that a reference names.
     """
     for name in named:
-        module = _import(_where(name))
+        module = import_code(_where(name), "plugins")
         if _named.get(name) is module:
             continue
         if name in _named:  # a file of another folder
@@ -128,6 +123,14 @@ def _forget(name: str) -> None:
     origins.cache_clear()
     for call in forgotten:
         call(_where(name))
+
+
+def _forget_module(module: ModuleType) -> None:
+    for plugin in [plugin for plugin, each in _named.items() if each is module]:
+        _forget(plugin)
+
+
+replaced.append(_forget_module)
 
 
 def named() -> list[str]:
@@ -225,24 +228,22 @@ def _referenced(module: ModuleType, slot: str, reference: str) -> Any:
     Raises:
         UserError: the module lacks it, or it is not said which of several methods is meant.
     """
-    where, attribute = _where(f"{slot}={reference}"), REFERENCE.fullmatch(reference)["attribute"]  # type: ignore[index]
+    where, name = _where(f"{slot}={reference}"), attribute_of(reference)
     if slot in MODULES:
-        needed = attribute or MODULES[slot]
+        needed = name or MODULES[slot]
         if not hasattr(module, needed):
             raise UserError("plugins", f"{where} has no {needed}", f"Define {needed} there (docs/plugins.md).")
         return module
-    if attribute is not None:
-        if not hasattr(module, attribute):
-            raise UserError("plugins", f"{where} has no {attribute}", did_you_mean(attribute, _public(module)))
-        return getattr(module, attribute)
+    if name is not None:
+        return named_in(module, where, name, "plugins")
     what, mark, first = (
         ("kinds of stages", "ports", "Set KIND to an instance of Kind")
         if slot == STAGES
         else ("methods", "card", "Decorate it with @method")
     )
-    parts = [name for name in _public(module) if hasattr(getattr(module, name), mark)]
+    parts = [each for each in own_names(module) if hasattr(getattr(module, each), mark)]
     if slot == STAGES:  # instances, not their classes
-        parts = [name for name in parts if not isinstance(getattr(module, name), type)]
+        parts = [each for each in parts if not isinstance(getattr(module, each), type)]
     if len(parts) != 1:
         raise UserError(
             "plugins",
@@ -250,59 +251,3 @@ def _referenced(module: ModuleType, slot: str, reference: str) -> Any:
             f"Say which one, such as {where}:{parts[0]}." if parts else f"{first} (docs/plugins.md).",
         )
     return getattr(module, parts[0])
-
-
-def _public(module: ModuleType) -> list[str]:
-    """The names that a module defines itself."""
-    return [
-        name
-        for name, value in vars(module).items()
-        if not name.startswith("_") and getattr(value, "__module__", None) == module.__name__
-    ]
-
-
-def _import(name: str) -> ModuleType:
-    path = Path(name).expanduser()
-    try:
-        if name.endswith(".py"):
-            if not path.is_file():
-                raise UserError("plugins", f"there is no file {name}", "Paths are relative to the working folder.")
-            search_working_folder()
-            return _of_file(path.resolve())
-        return import_named(name)
-    except UserError:
-        raise
-    except NameTaken as clash:
-        raise UserError("plugins", f"{clash}.") from None
-    except ModuleNotFoundError as error:
-        if error.name and (name == error.name or name.startswith(f"{error.name}.")):
-            raise UserError("plugins", f"there is no module {name!r}", "Install it, or name a .py file.") from None
-        raise UserError("plugins", f"{name} imports {error.name}, which is not installed.") from error
-    except Exception as error:
-        text = f"{name} fails when it is imported: {type(error).__name__}: {error} ({raised_at(error)})"
-        raise UserError("plugins", text, "Mend it there.") from error
-
-
-def _of_file(path: Path) -> ModuleType:
-    """The module of a file as it is now, under a name that no other file has."""
-    name = f"{path.stem}_{hashlib.blake2b(str(path).encode(), digest_size=4).hexdigest()}"
-    held = hashlib.blake2b(path.read_bytes(), digest_size=16).hexdigest()
-    if name in sys.modules:
-        if _read.get(name) == held:
-            return sys.modules[name]
-        old = sys.modules.pop(name)
-        # Python takes bytecode of the same second and length for current.
-        Path(importlib.util.cache_from_source(str(path))).unlink(missing_ok=True)
-        for plugin in [plugin for plugin, module in _named.items() if module is old]:
-            _forget(plugin)
-    spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    _read[name] = held
-    return module

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationInfo, field_validator
 
 from pipelines.base.plugins import is_reference
+from pipelines.base.user_functions import FUNCTION
 
 LARGEST = 10**12
 """No number in a recipe is larger, seeds apart."""
@@ -48,6 +49,8 @@ Label = Annotated[str, AfterValidator(_label)]
 """A name that may become part of a file's name: splits, benchmarks."""
 PartName = Annotated[str, AfterValidator(_part)]
 """What a verifier or environment is called, or where it is: `FILE.py` or `MODULE:NAME`."""
+Function = Annotated[Line, Field(pattern=FUNCTION)]
+"""A function of the user's, by where it is: `FILE.py:NAME` or `package.module:NAME`."""
 Identifier = Annotated[str, Field(pattern=r"^[A-Za-z_]\w*$")]
 Day = Annotated[str, BeforeValidator(_day)]
 """`2025-01-01`."""
@@ -57,8 +60,7 @@ Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 ADDRESS = r"^https?://([^\s/@]*@)?(\[[0-9a-fA-F:.]+\]|[^\s/:@\[\]]+)(:[0-9]{1,5})?([/?#]\S*)?$"
 """Of a server: user and password, which another check refuses; a name or a number; a port; and a path."""
 FORMS = {
-    r"^\w+(\.\w+)*:\w+$": "write it as package.module:function",
-    r"^[\w.]+:\w+$": "write it as package.module:function",
+    FUNCTION: "write it as ./my_file.py:function or package.module:function",
     ADDRESS: "write an address such as http://localhost:8000",
     r"^[A-Za-z_]\w*$": "write the name of a variable, such as OPENAI_API_KEY",
 }

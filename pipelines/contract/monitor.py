@@ -29,7 +29,7 @@ class StepRollouts:
     verify: Callable[[str, Sequence[Trajectory]], list[float | None]]
     """(a verifier's name, rows) → its score of each row's completion against the row's own answer; None where it failed."""
     call: Callable[[str, Sequence[Trajectory]], list[float | None]]
-    """(`package.module:function` with the signature of a reward function, rows) → its value of each row."""
+    """(a function as the rule's setting names it, with the signature of a reward function; rows) → its value of each row."""
     scorer: Scorer = field(default_factory=NoScorer)
     """How likely a model finds a text; by the weights that the step begins with."""
 

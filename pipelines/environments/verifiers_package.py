@@ -17,7 +17,7 @@ from typing import Any, Literal
 
 from pipelines.base.distribution import install_hint
 from pipelines.base.errors import RecipeError
-from pipelines.base.user_modules import NameTaken, import_named
+from pipelines.base.user_functions import load_function
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step, Unavailable
 from pipelines.environments._replayed import Replayed
@@ -142,7 +142,7 @@ def _run(action: Callable[..., Awaitable[Any]], *arguments: Any) -> Any:
 
 @cache
 def _environment(load: str, args: str) -> Any:
-    """The environment that `module:function` returns. The package takes over Ctrl-C and SIGTERM; the stage keeps its own handlers.
+    """The environment that a function returns. The package takes over Ctrl-C and SIGTERM; the stage keeps its own handlers.
 
     Raises:
         RecipeError: the package or the module is not installed, or the environment cannot be played.
@@ -151,16 +151,7 @@ def _environment(load: str, args: str) -> Any:
         import verifiers
     except ImportError:
         raise RecipeError(f"environment verifiers_package: install it: {install_hint('verifiers')}.") from None
-    module, _, name = load.partition(":")
-    try:
-        function = getattr(import_named(module), name)
-    except NameTaken as clash:
-        raise RecipeError(f"environment verifiers_package: load: {clash}:{name}.") from None
-    except (ImportError, AttributeError, ValueError) as error:
-        raise RecipeError(
-            f"environment verifiers_package: load {load!r} cannot be imported ({error})",
-            fix="Install the environment's package and write its_module:load_environment.",
-        ) from error
+    function = load_function(load, "environment verifiers_package: load")
     main = threading.current_thread() is threading.main_thread()
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)} if main else {}
     try:
@@ -259,7 +250,7 @@ def problems(
     Args:
         size: rows.
         seed: of their order.
-        load: `module:load_environment` of the environment's package.
+        load: `its_module:load_environment` of the environment's package, or `FILE.py:load_environment`.
         args: keyword arguments of that function.
         part: train or eval: which of its data sets.
         success_at: the reward that is a success.

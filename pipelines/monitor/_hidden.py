@@ -8,10 +8,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from pipelines.base.errors import UserError
+from pipelines.base.user_functions import name_of
 from pipelines.contract.monitor import Monitor, StepRollouts, spread
 
 Verifier = Annotated[str, Field(pattern=r"^[a-z_]+$", max_length=60)]
-Function = Annotated[str, Field(pattern=r"^\w+(\.\w+)*:\w+$", max_length=400)]
 
 
 class HiddenMonitor(Monitor):
@@ -19,7 +19,7 @@ class HiddenMonitor(Monitor):
 
     Args:
         verifier: name of a verifier, against the rows' own answers.
-        function: `package.module:function` with the signature of a reward function.
+        function: `FILE.py:NAME` or `package.module:NAME` with the signature of a reward function.
         rows: rollouts of a step that it scores, at most.
 
     Raises:
@@ -32,7 +32,7 @@ class HiddenMonitor(Monitor):
         if (verifier is None) == (function is None):
             raise UserError("verifier", "give the hidden judge as either verifier or function")
         self.verifier, self.function, self.rows = verifier, function, rows
-        self.judge_name = verifier or str(function).partition(":")[2]
+        self.judge_name = verifier or name_of(str(function))
 
     def scored_pairs(self, rollouts: StepRollouts) -> list[tuple[Any, float, float]]:
         """(row, the score that is trained on, the hidden score) of some of the step's rows, those that have both."""

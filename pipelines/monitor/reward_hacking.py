@@ -10,8 +10,9 @@ from pydantic import Field
 
 from pipelines.base.errors import UserError
 from pipelines.contract.catalogue import method
+from pipelines.contract.fields import Function
 from pipelines.contract.monitor import StepRollouts, mean
-from pipelines.monitor._hidden import Function, HiddenMonitor, Verifier
+from pipelines.monitor._hidden import HiddenMonitor, Verifier
 
 
 @method(

@@ -9,16 +9,16 @@ import logging
 import statistics
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import Annotated, Any
-
-from pydantic import Field
+from typing import Any
 
 from pipelines.base.errors import UserError
+from pipelines.base.user_functions import load_function
 from pipelines.contract.catalogue import method
+from pipelines.contract.fields import Function
 from pipelines.contract.method import Reward
 from pipelines.data.records import Problem, Stop, Trajectory, by_group
 from pipelines.judges.pairwise import PairwiseJudge
-from pipelines.rlvr.scoring import load_function, verify
+from pipelines.rlvr.scoring import verify
 
 FIELD = "rlvr.reward.judge"
 Match = Callable[[int, int], tuple[float, float]]
@@ -33,19 +33,19 @@ Match = Callable[[int, int], tuple[float, float]]
 class arena_tournament(Reward):
     """1 - rank / (G - 1) after a seeded single elimination, 2 (G - 1) calls of the judge; or directly the advantage of that.
 
-    `judge` names a function `judge(problem, first, second) -> (points, points)` as package.module:function, or a language model behind an
-    OpenAI-compatible endpoint (`{model, url, instruction, ...}`, the fields of `reward: judge`), which compares each pair in both orders;
-    by default the verifier's scores are compared. The component `judge_order_flips` is the share of a row's matches in which the two orders
-    disagreed. For the seeding every answer is compared with the group's first one, which plays second and keeps the mean of its points as
-    one value. An answer without an opponent advances and plays first in the next round. Those that lose in the same round are ranked by
-    mean points, equal ones in the order of the bracket; a tied match goes to the first player. `as_advantage` gives (reward - mean) /
-    (deviation + 1e-6), for `advantage: as_is`.
+    `judge` names a function `judge(problem, first, second) -> (points, points)` as `FILE.py:NAME` or `package.module:NAME`, or a language
+    model behind an OpenAI-compatible endpoint (`{model, url, instruction, ...}`, the fields of `reward: judge`), which compares each pair
+    in both orders; by default the verifier's scores are compared. The component `judge_order_flips` is the share of a row's matches in
+    which the two orders disagreed. For the seeding every answer is compared with the group's first one, which plays second and keeps the
+    mean of its points as one value. An answer without an opponent advances and plays first in the next round. Those that lose in the same
+    round are ranked by mean points, equal ones in the order of the bracket; a tied match goes to the first player. `as_advantage` gives
+    (reward - mean) / (deviation + 1e-6), for `advantage: as_is`.
     """
 
     def __init__(
         self,
         *,
-        judge: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | dict[str, Any] | None = None,
+        judge: Function | dict[str, Any] | None = None,
         as_advantage: bool = False,
     ) -> None:
         self.as_advantage = as_advantage

@@ -14,8 +14,9 @@ import numpy as np
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
+from pipelines.contract.fields import Function
 from pipelines.contract.monitor import StepRollouts
-from pipelines.monitor._hidden import Function, HiddenMonitor, Verifier
+from pipelines.monitor._hidden import HiddenMonitor, Verifier
 
 POLICY = 3
 """Role of a token that the policy chose."""

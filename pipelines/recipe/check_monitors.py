@@ -6,7 +6,7 @@ from collections.abc import Collection
 from typing import Any
 
 from pipelines.base.errors import RecipeError, did_you_mean
-from pipelines.base.user_modules import NameTaken, is_there
+from pipelines.base.user_functions import require_there
 from pipelines.contract.metrics import FIXED_DATA, METRICS, metric
 from pipelines.recipe.slots import Watched, bind_monitors
 
@@ -76,7 +76,7 @@ def _check_metric(
 
 
 def _check_judge(field: str, each: Watched) -> None:
-    """A hidden verifier is one of ours; a hidden function's module can be found."""
+    """A hidden verifier is one of ours; a hidden function's file or module can be found."""
     from pipelines import verifiers
 
     verifier, function = each.method.settings.get("verifier"), each.method.settings.get("function")
@@ -85,10 +85,4 @@ def _check_judge(field: str, each: Watched) -> None:
             f"{field}.verifier", f"unknown verifier {verifier!r}", did_you_mean(verifier, verifiers.known())
         )
     if function is not None:
-        module = str(function).partition(":")[0]
-        try:
-            there = is_there(module)
-        except NameTaken as clash:
-            raise RecipeError(f"{field}.function", f"{clash}:{str(function).partition(':')[2]}.") from None
-        if not there:
-            raise RecipeError(f"{field}.function", f"no module {module!r} here", "Write package.module:function.")
+        require_there(str(function), f"{field}.function")

@@ -6,11 +6,12 @@ A field marked `free()` cannot change a result (threads, logging, disk housekeep
 from __future__ import annotations
 
 import math
+import os
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from pipelines.contract.fields import Label, Line, Seed, Settings, free
+from pipelines.contract.fields import Function, Label, Line, Seed, Settings, free
 from pipelines.contract.model_endpoint import ModelEndpoint
 from pipelines.contract.sampling import Mismatch, Sampling
 from pipelines.recipe.guidance import GuidedColumns
@@ -150,8 +151,6 @@ class Sft(FixedDataSettings):
         return self
 
 
-Function = Annotated[Line, Field(pattern=r"^\w+(\.\w+)*:\w+$")]
-"""`package.module:function`."""
 MOST_ROLLOUTS = 2**22
 """Of one step."""
 
@@ -190,7 +189,7 @@ class Rlvr(TrainSettings):
     filter: Part = {"kind": "all_rows"}
     sampling_schedule: Part = {"kind": "single"}
     reward_functions: list[Function] = []
-    """More rewards, added to the verifier's: `package.module:function` with TRL's signature."""
+    """More rewards, added to the verifier's: functions with TRL's signature, as `FILE.py:NAME` or `package.module:NAME`."""
     reward_timeout_s: float | None = free(600.0, gt=0)
     """Wall time that one call of a reward function may take; longer ends the run with its name."""
     on_timeout: Literal["incorrect", "unscored"] = "incorrect"
@@ -253,7 +252,7 @@ class Rlvr(TrainSettings):
             )
         if self.mini_batches > self.prompts * self.group_size:
             raise ValueError("mini_batches: more updates per pass than the step has rollouts")
-        if len(set(self.reward_functions)) < len(self.reward_functions):
+        if len(set(map(os.path.normpath, self.reward_functions))) < len(self.reward_functions):
             raise ValueError("reward_functions: each function may be named once")
         return self
 

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipelines import verifiers
 from pipelines.base.errors import RecipeError
-from pipelines.base.user_modules import NameTaken, import_named, raised_at
+from pipelines.base.user_functions import load_function, name_of
+from pipelines.base.user_modules import raised_at
 from pipelines.data.records import UNSCORED, Problem, Stop, Trajectory
+from pipelines.recipe.graph import numbered
 from pipelines.rlvr import function_keywords
 
 if TYPE_CHECKING:
@@ -29,33 +31,16 @@ class FunctionTimeout(RecipeError):
 
 
 def load_functions(names: list[str]) -> list[tuple[str, RewardFunction]]:
-    """Reward functions by `package.module:function`.
+    """(component, function) of reward functions; a component has its function's name, and a number from the second of that name on.
+
+    Args:
+        names: `FILE.py:NAME` or `package.module:NAME`.
 
     Raises:
         RecipeError: one cannot be imported.
     """
-    return [(name.partition(":")[2], load_function(name, "rlvr.reward_functions")) for name in names]
-
-
-def load_function(name: str, field: str) -> Callable[..., Any]:
-    """A function by `package.module:function`.
-
-    Raises:
-        RecipeError: it cannot be imported; the message names the field.
-    """
-    try:
-        module, attribute = name.split(":")
-        return getattr(import_named(module), attribute)
-    except (ValueError, ImportError, AttributeError) as error:
-        fix = "Write package.module:function."
-        if isinstance(error, NameTaken):
-            raise RecipeError(field, f"{error}:{attribute}.") from None
-        if isinstance(error, ModuleNotFoundError):
-            fix = f"Put {error.name}.py into the working folder, or install its package."
-        raise RecipeError(field, f"{name!r} cannot be imported ({error})", fix) from error
-    except (Exception, SystemExit) as error:  # the user's file fails while it is imported
-        where, what = raised_at(error), f"{type(error).__name__}: {error}"
-        raise RecipeError(field, f"{name!r} cannot be imported: {what} ({where})", "Mend it there.") from error
+    functions = [load_function(name, f"rlvr.reward_functions.{number}") for number, name in enumerate(names)]
+    return list(zip(numbered([name_of(name) for name in names]), functions, strict=True))
 
 
 def verify(
@@ -104,6 +89,7 @@ def hidden_scores(name: str, rows: Sequence[Trajectory], problems: Mapping[str, 
 
 def hidden_values(
     name: str,
+    function: RewardFunction,
     rows: Sequence[Trajectory],
     problems: Mapping[str, Problem],
     timeout_s: float | None,
@@ -113,14 +99,14 @@ def hidden_values(
     """Each row's value by a function that is no part of the reward; nothing of the row changes.
 
     Args:
+        name: of the function, for messages.
         field: where the recipe names it, for messages.
 
     Raises:
         RecipeError: as `add`.
     """
-    function, chosen = load_function(name, field), list(rows)
     try:
-        return values_of(name, function, chosen, problems, timeout_s=timeout_s)
+        return values_of(name, function, list(rows), problems, timeout_s=timeout_s)
     except RecipeError as error:
         raise error.moved("rlvr.reward_functions", field) from None
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pipelines.base.files import REPORT
+from pipelines.base.user_functions import load_function
 from pipelines.contract.hidden_statistics import HiddenStatistics
 from pipelines.contract.method import PolicyUpdate, own_update
 from pipelines.contract.monitor import StepRollouts
@@ -76,9 +77,8 @@ class Trainer(Loop):
         self.server = self._server(stop, own.context, start) if rlvr.sampler else None
         self.sampler: Sampler = self.server or own
         self.log = OutputLog(self.work / "out" / REPORT)
-        for each in self.monitors.watched:
-            if each.method.settings.get("function"):  # what cannot be loaded is known now
-                scoring.load_function(each.method.settings["function"], "rlvr.monitors")
+        hidden = [each.method.settings.get("function") for each in self.monitors.watched]
+        self.hidden_functions = {name: load_function(name, "rlvr.monitors") for name in hidden if name}
         self.effects = Effects(rlvr.no_effect_steps, self.report.event)
         self.monitor_scorer = self.learner.text_scorer(self.tokenizer, start, parallel.World())  # one process measures
         self.spent: dict[str, float] = {"tokens": 0, "seconds": 0.0}
@@ -210,7 +210,9 @@ class Trainer(Loop):
         rollouts = StepRollouts(
             rows=sampled,
             verify=lambda name, rows: scoring.hidden_scores(name, rows, self.by_uid),
-            call=lambda name, rows: scoring.hidden_values(name, rows, self.by_uid, self.settings.reward_timeout_s),
+            call=lambda name, rows: scoring.hidden_values(
+                name, self.hidden_functions[name], rows, self.by_uid, self.settings.reward_timeout_s
+            ),
             scorer=self.monitor_scorer,
         )
         return self.world.gather(self.monitors.measure(rollouts) if self.world.rank == 0 else {})[0]

@@ -11,12 +11,12 @@ from concurrent.futures import TimeoutError as TooLate
 from typing import Any
 
 from pipelines.base.errors import RecipeError
-from pipelines.base.user_modules import NameTaken, import_named
+from pipelines.base.user_functions import load_function, name_of
 from pipelines.tools import Tool, ToolError, ToolTimeout
 
 
 def tools(*, path: str, timeout_s: float = 10.0) -> list[Tool]:
-    """The function at `package.module:function`.
+    """The function at `FILE.py:NAME` or `package.module:NAME`.
 
     What it returns is shown as text, other than text as JSON. A `ValueError` of it is an observation for the policy; every other
     exception is a fault of the function and ends the run.
@@ -27,16 +27,9 @@ def tools(*, path: str, timeout_s: float = 10.0) -> list[Tool]:
     from transformers.utils import get_json_schema
     from transformers.utils.chat_template_utils import DocstringParsingException, TypeHintParsingException
 
-    module, _, name = path.partition(":")
+    function, name = load_function(path, "tools"), name_of(path)
     try:
-        function = getattr(import_named(module), name)
         schema = get_json_schema(function)
-    except NameTaken as clash:
-        raise RecipeError("tools", f"{clash}:{name}.") from None
-    except (ImportError, AttributeError, ValueError) as error:
-        raise RecipeError(
-            "tools", f"{path!r} cannot be imported ({error})", "Write package.module:function."
-        ) from error
     except (DocstringParsingException, TypeHintParsingException) as error:
         raise RecipeError(
             "tools", f"{path} has no schema ({error})", "Give every parameter a type hint and a line under `Args:`."

@@ -11,6 +11,7 @@ from typing import Any
 
 from pipelines.base.files import digest
 from pipelines.base.project import ROOT
+from pipelines.base.user_functions import file_of
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.stage_kind import Node, Place, Reads, brought_by, in_its_code
 from tasks.keys import files, sections, source, versions
@@ -67,7 +68,7 @@ def key_parts(
     """
     node, reads = recipe.node(stage), node_reads(recipe, stage)
     read, code = files.of_stage(recipe, reads, root / "evaluation" / "benchmarks")
-    brought = _plugin_files(reads)
+    brought = _plugin_files(node, reads)
     own = [path for path in code if not path.is_relative_to(root)] + [*brought.values()]
     user = source.user_code(_plugins(node, reads), own)
     for label, path in brought.items():
@@ -98,7 +99,7 @@ def code_now(recipe: Recipe, stage: str, *, root: Path = ROOT) -> dict[str, str]
     """Module → digest of the project's code that a stage can reach and of the user's that its settings name, as the files are now."""
     node, reads = recipe.node(stage), node_reads(recipe, stage)
     code = source.of_stage(node.kind.module, reads, root)
-    brought = _plugin_files(reads)
+    brought = _plugin_files(node, reads)
     for label, path in brought.items():
         code |= source.project_imports(path, root) | {label: source.code_digest(path)}
     for name, path in source.user_code(_plugins(node, reads), [*brought.values()]).items():
@@ -110,14 +111,19 @@ def clashes(recipe: Recipe, stage: str) -> dict[Path, str]:
     """Of the user's files that a stage reaches (plug-ins, modules that its settings name, what these import), those that import a module
     that another one's name hides, and what to do."""
     node, reads = recipe.node(stage), node_reads(recipe, stage)
-    brought = [*_plugin_files(reads).values()]
+    brought = [*_plugin_files(node, reads).values()]
     return source.clashes([*brought, *source.user_code(_plugins(node, reads), brought).values()])
 
 
 def _plugins(node: Node, reads: Reads) -> list[str]:
     """The user's modules that a stage's settings name."""
-    named = [*source.references(node.settings), *source.references(reads.environment_settings)]
-    return [name.partition(":")[0] for name in named] + [name for name in _brought(reads) if not name.endswith(".py")]
+    modules = [name.partition(":")[0] for name in _references(node, reads) if file_of(name) is None]
+    return modules + [name for name in _brought(reads) if not name.endswith(".py")]
+
+
+def _references(node: Node, reads: Reads) -> list[str]:
+    """What of the user's code a stage's settings name by where it is."""
+    return [*source.references(node.settings), *source.references(reads.environment_settings)]
 
 
 def _brought(reads: Reads) -> list[str]:
@@ -129,10 +135,16 @@ def _brought(reads: Reads) -> list[str]:
     )
 
 
-def _plugin_files(reads: Reads) -> dict[str, Path]:
-    """Label in the key → file, of the single files among the plug-ins that a stage uses; of two with one name the second is numbered."""
+def _plugin_files(node: Node, reads: Reads) -> dict[str, Path]:
+    """Label in the key → file, of the single files that a stage's plug-ins and settings name; of two with one name the second is
+    numbered."""
+    named = [Path(file).expanduser() for name in _references(node, reads) if (file := file_of(name)) is not None]
+    brought = [Path(name).expanduser() for name in _brought(reads) if name.endswith(".py")]
+    paths: dict[Path, Path] = {}
+    for path in (*brought, *filter(Path.is_file, named)):
+        paths.setdefault(path.resolve(), path)
     labelled: dict[str, Path] = {}
-    for path in (Path(name).expanduser() for name in _brought(reads) if name.endswith(".py")):
+    for path in paths.values():
         label = f"plugin/{path.name}"
         labelled[label if label not in labelled else f"plugin/{len(labelled)}/{path.name}"] = path
     return labelled

@@ -15,6 +15,7 @@ from pipelines import environments, verifiers
 from pipelines.base import plugins
 from pipelines.base.plugins import Origin
 from pipelines.base.project import ROOT
+from pipelines.base.user_functions import file_of
 from pipelines.base.user_modules import PACKAGES, module_file, name_clash
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_kind import Reads
@@ -165,13 +166,13 @@ def _parsed(text: bytes, package: str) -> tuple[str, tuple[str, ...]]:
 
 
 def references(section: Any) -> list[str]:
-    """Every `package.module:name` among a section's values."""
+    """Every `FILE.py:name` and `package.module:name` among a section's values."""
     values = resolve(section) if hasattr(section, "model_fields") else section
     if isinstance(values, dict):
         return [name for inner in values.values() for name in references(inner)]
     if isinstance(values, list | tuple):
         return [name for inner in values for name in references(inner)]
-    return [values] if isinstance(values, str) and PLUGIN.fullmatch(values) else []
+    return [values] if isinstance(values, str) and (PLUGIN.fullmatch(values) or file_of(values)) else []
 
 
 def user_code(modules: Collection[str], files: Collection[Path] = ()) -> dict[str, Path]:
@@ -217,12 +218,18 @@ def find(module: str, beside: Path | None = None) -> Path | None:
 
 
 def clashes(files: Iterable[Path]) -> dict[Path, str]:
-    """File of the user's → what is wrong with the first import of it that means another file of the working folder and gets a module
-    of the same name."""
+    """File of the user's → what is wrong with the first import of it that means another file, beside it or in the working folder, and
+    gets a module of the same name."""
     told: dict[Path, str] = {}
+    files = list(files)
+    folders = list(dict.fromkeys(path.parent.resolve() for path in files))
     for path in files:
+        beside = path.parent.resolve()
+        others = [folder for folder in folders if folder != beside]
         for name in _read(path, "")[1]:
-            if name.partition(".")[0] not in sys.stdlib_module_names and (clash := name_clash(name)):
+            if name.partition(".")[0] in sys.stdlib_module_names:
+                continue
+            if clash := name_clash(name) or name_clash(name, beside, others):
                 told.setdefault(path, f"imports {name}: {clash}")
     return told
 

@@ -179,7 +179,7 @@ def _lacking(node: Node, known: Mapping[str, Mapping[str, Any]]) -> Iterator[Pro
             continue
         fixes = {
             Part.GOLD: f"columns: {{answer: COLUMN}} names their column; a reward that needs none is {node.name}.reward: "
-            "{kind: function, path: MODULE:FUNCTION}",
+            "{kind: function, path: ./FILE.py:FUNCTION}",
             Part.TARGET: "columns: {solution: COLUMN} names their column",
             Part.PAIR: "Name the columns prompt, chosen and rejected, or prompt, completion and label",
         }

@@ -20,7 +20,7 @@ NO_ANSWER = "I do not know."
 
 def answer(question: dict[str, Any]) -> dict[str, Any]:
     """Whether a function by name can be called, and what is wrong with what it returns; nothing where nothing is."""
-    from pipelines.rlvr.scoring import load_function
+    from pipelines.base.user_functions import load_function
 
     function = load_function(question["name"], question["field"])
     if problem := _refusal(function, question):
@@ -32,8 +32,6 @@ def _refusal(function: Any, question: dict[str, Any]) -> str:
     """Why the function cannot be called as the stage will; empty where it can."""
     from pipelines.rlvr.function_keywords import accepted
 
-    if not callable(function):
-        return f"{question['name']} is a {type(function).__name__}, not a function"
     if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
         return f"{question['name']} is a generator; a function that returns is called"
     if inspect.iscoroutinefunction(function) and not question.get("awaited"):

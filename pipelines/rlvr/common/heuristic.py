@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from pipelines.base.user_functions import load_function
 from pipelines.contract.provider import ProviderContext
 from pipelines.data.control import decode_text
 from pipelines.data.records import Role, Stop, Trajectory
@@ -17,7 +18,7 @@ FIELD = "rlvr.providers.heuristic"
 
 
 class Heuristic:
-    """Values of states by `package.module:function` with a reward function's signature.
+    """Values of states by a function (`FILE.py:NAME` or `package.module:NAME`) with a reward function's signature.
 
     Its `completions` are what follows the prompt so far, an environment's answers among it.
 
@@ -26,8 +27,7 @@ class Heuristic:
     """
 
     def __init__(self, path: str) -> None:
-        scoring.load_function(path, FIELD)
-        self.path = path
+        self.path, self.function = path, load_function(path, FIELD)
 
     def setup(self, context: ProviderContext) -> None:
         """Keep what decodes and knows the problems."""
@@ -59,7 +59,9 @@ class Heuristic:
                         text=decode_text(tokenizer, ids[row.first :]),
                     )
                 )  # fmt: skip
-            returned = scoring.hidden_values(self.path, states, {problem.uid: problem}, self.timeout_s, field=FIELD)
+            returned = scoring.hidden_values(
+                self.path, self.function, states, {problem.uid: problem}, self.timeout_s, field=FIELD
+            )
             known = [torch.nan if value is None else value for value in returned]
             values[row.index, places] = torch.tensor(known, dtype=torch.float32)
         return values

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
+from pipelines.contract.fields import Function
 from pipelines.contract.provider import ProviderContext
 from pipelines.engine.critic import zero_head
 from pipelines.rlvr.algorithm import returns, term_returns
@@ -43,9 +44,9 @@ class critic(LearnedHead):
     In the first `warm_up` steps of the run it is fitted while the policy is not updated, as in ERA (its `critic_warmup: 3` is 2, as its
     steps count from 1). With `heuristic` those steps fit that function's value of each state instead of returns, so the policy starts with
     knowledge that the later fits, to returns again, correct where it is wrong: as in Q-shaping (2410.01458, reconstructed from its
-    abstract), here of states and by a function, `package.module:function` with a reward function's signature, whose `completions` are the
-    text after the prompt so far, including an environment's messages. It is called before every fitted token: with `at: turns` once a turn.
-    A state for which it returns None is not fitted.
+    abstract), here of states and by a function, `FILE.py:NAME` or `package.module:NAME`, with a reward function's signature, whose
+    `completions` are the text after the prompt so far, including an environment's messages. It is called before every fitted token: with
+    `at: turns` once a turn. A state for which it returns None is not fitted.
 
     `heads` (term of the reward → `identity`, `log` or `loglin`) gives every named term of a reward that is a sum a value head of its own,
     fitted in a space of its own (Orchestrated Value Mapping, 2203.07171) to what the term still pays: a term that was paid at a turn is
@@ -68,7 +69,7 @@ class critic(LearnedHead):
         discount: Annotated[float, Field(ge=0, le=1)] = 1.0,
         lam: Annotated[float, Field(ge=0, le=1)] = 1.0,
         warm_up: Annotated[int, Field(ge=0)] = 0,
-        heuristic: Annotated[str, Field(pattern=r"^[\w.]+:\w+$")] | None = None,
+        heuristic: Function | None = None,
         heads: Annotated[dict[str, Mapped], Field(min_length=1, max_length=64)] | None = None,
         averaging: Annotated[float, Field(gt=0, le=1)] = AVERAGING,
     ) -> None:

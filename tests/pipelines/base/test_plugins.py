@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import textwrap
 
 import pytest
@@ -9,6 +10,7 @@ import toys
 
 from pipelines.base import plugins
 from pipelines.base.errors import RecipeError, UserError
+from pipelines.base.user_modules import import_file
 from pipelines.contract import catalogue
 from pipelines.contract.columns import COLUMNS
 from pipelines.recipe.check import check_stage
@@ -28,8 +30,9 @@ PARTS = {"rlvr.advantage": {"%s": scaled}}
 
 
 @pytest.fixture(autouse=True)
-def _forget():
-    """Each test begins and ends with the installed plug-ins alone."""
+def _forget(monkeypatch):
+    """Each test begins and ends with the installed plug-ins alone, and searches no other test's folder."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
     before, columns = dict(plugins._named), dict(COLUMNS)
     yield
     plugins._named.clear()
@@ -109,7 +112,7 @@ def test_two_files_of_one_name_are_both_in_the_key(tmp_path):
 
 
 def test_an_installed_plug_in_cannot_stand_in_for_the_core_either(tmp_path, monkeypatch):
-    module = plugins._of_file(write(tmp_path / "installed.py", METHOD % "grpo"))
+    module = import_file(write(tmp_path / "installed.py", METHOD % "grpo"))
     monkeypatch.setattr(plugins, "_modules", lambda: [("installed", module, "a-package")])
     plugins.origins.cache_clear()
     with pytest.raises(

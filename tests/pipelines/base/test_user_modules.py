@@ -89,7 +89,7 @@ def test_a_folder_of_pythonpath_comes_where_it_is(tmp_path):
 def test_reward_functions_tools_and_plug_ins_refuse_it_alike(folder):
     from pipelines.base import plugins
     from pipelines.base.errors import UserError
-    from pipelines.rlvr.scoring import load_function
+    from pipelines.base.user_functions import load_function
     from pipelines.tools.function import tools
 
     hostile_folder.make(folder)

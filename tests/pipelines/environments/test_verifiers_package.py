@@ -82,7 +82,7 @@ def test_tools_are_called_in_the_template_s_form():
     [
         ("groups", 1, "best of ecosystem.verifiers_environments:groups scores whole groups"),
         ("nothing", 1, "no single- or multi-turn chat environment"),
-        ("absent", 1, "cannot be imported"),
+        ("absent", 1, "load: ecosystem.verifiers_environments has no absent"),
         ("single", 7, "has 6 rows"),
     ],
 )

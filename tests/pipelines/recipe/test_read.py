@@ -196,7 +196,7 @@ def test_a_slot_is_replaced_whole(tmp_path):
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ("rlvr.reward_functions=[rewards.py]", "rlvr.reward_functions.0: write it as package.module:function (got 'rewards.py')."),
+        ("rlvr.reward_functions=[r.py]", "functions.0: write it as ./my_file.py:function or package.module:function (got 'r.py')."),
         ("rlvr.sampler={url: localhost, weights: w}", "write an address such as http://localhost:8000 (got 'localhost')."),
         ("rlvr.sampler={url: 'http://host:port', weights: w}", "such as http://localhost:8000 (got 'http://host:port')."),
         ("rlvr.sampler={url: 'http://[::1', weights: w}", "such as http://localhost:8000 (got 'http://[::1')."),

@@ -81,5 +81,5 @@ def test_a_judge_of_one_s_own():
     spec = {"kind": "arena_tournament", "judge": "judges_of_this_test:broken"}
     bind("rlvr.reward", spec).fn.score(rows, problems("b" * 32))
     assert sorted(r.score for r in rows) == [0, 0.25, 0.5, 0.75, 1.0]
-    with pytest.raises(RecipeError, match=r"package\.module:function"):
+    with pytest.raises(RecipeError, match=r"judges_of_this_test has no none"):
         bind("rlvr.reward", {"kind": "arena_tournament", "judge": "judges_of_this_test:none"})

@@ -343,8 +343,8 @@ def test_reward_functions_plug_in(tmp_path, start, monkeypatch):
         "    log_metric('steps', trainer_state.global_step + trainer_state.max_steps)\n"
         "    return [None if i % 2 else -len(ids) for i, ids in enumerate(completion_ids)]\n"
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    made = trainer(tmp_path, start, "rlvr.reward_functions=['my_rewards:shorter']")
+    monkeypatch.chdir(tmp_path)
+    made = trainer(tmp_path, start, "rlvr.reward_functions=[./my_rewards.py:shorter]")
     rows, _ = made.collect(0)
     for i, row in enumerate(rows):
         n = sum(r == 3 for r in row.role)
@@ -353,7 +353,7 @@ def test_reward_functions_plug_in(tmp_path, start, monkeypatch):
     assert batch.metrics["logged/steps"] == 1 + made.settings.steps
     from pipelines.base.errors import RecipeError
 
-    with pytest.raises(RecipeError, match="nope:x"):
+    with pytest.raises(RecipeError, match=r"functions\.0: there is no module 'nope'"):
         trainer(tmp_path, start, "rlvr.reward_functions=['nope:x']")
 
 

@@ -155,7 +155,7 @@ def test_a_hidden_judge_that_fails_is_named(tmp_path, start, monkeypatch):
     rule = "rlvr.monitors=[{kind: reward_hacking, function: 'failing_judges:broken'}]"
     with pytest.raises(RecipeError, match=r"rlvr\.monitors: failing_judges:broken raised KeyError"):
         toys.trainer(tmp_path, start, toys.recipe(tmp_path), rule).step(0)
-    with pytest.raises(RecipeError, match=r"rlvr\.monitors: 'failing_judges:nothing' cannot be imported"):
+    with pytest.raises(RecipeError, match=r"rlvr\.monitors: failing_judges has no nothing"):
         toys.trainer(tmp_path, start, toys.recipe(tmp_path), rule.replace("broken", "nothing"))
 
 

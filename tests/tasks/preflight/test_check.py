@@ -181,7 +181,7 @@ def test_all_problems_in_one_report(tmp_path, home):
     refused = {
         1: "completions",
         3: "not a function",
-        4: "cannot be imported",
+        4: "my_rewards has no none",
         5: "SystemExit",
         6: "code 9",
         7: "nowhere",

@@ -237,7 +237,7 @@ def test_a_score_in_the_place_of_the_environment_s_takes_back_what_it_paid_the_t
         ([{"kind": "composite", "terms": ["verifier"]}], r"terms\.0: a composite reward cannot be a term"),
         ([{"kind": "verifier", "verifier": "regexp"}], r"terms\.0\.verifier: no verifier called 'regexp'"),
         ([{"kind": "verifier", "answer": "4"}], r"terms\.0\.verifier: answer and info are those of another"),
-        ([{"kind": "function", "path": "no_such_module:f"}], r"terms\.0\.path: 'no_such_module:f' cannot be imported"),
+        ([{"kind": "function", "path": "no_such_module:f"}], r"terms\.0\.path: there is no module 'no_such_module'"),
     ],
 )
 def test_what_is_wrong_is_named(terms, words):
