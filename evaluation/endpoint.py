@@ -11,6 +11,7 @@ from lm_eval.api.model import LM
 from lm_eval.models.utils import normalize_gen_kwargs, postprocess_generated_text
 
 from evaluation.benchmark_files import NEEDS_LIKELIHOODS
+from evaluation.benchmark_size import MAX_TOKENS
 from evaluation.generation import sampling_of, unknown
 from pipelines.base.errors import RecipeError
 from pipelines.contract.model_endpoint import ModelEndpoint
@@ -20,8 +21,6 @@ from pipelines.judges.client import Answer
 from pipelines.judges.model_endpoint import EndpointModel, Request, full_text
 from pipelines.verifiers._code import program
 
-MAX_TOKENS = 256
-"""Of an answer whose task does not say; as for models that are loaded."""
 MOST_STOPS = 4
 """Texts that end an answer, of those that a server is told; all of them end it here."""
 FENCE = "```"

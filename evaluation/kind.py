@@ -11,7 +11,7 @@ from evaluation import benchmark_files, generation
 from pipelines import environments, verifiers
 from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.recipe import search_models
-from pipelines.recipe.graph import numbered
+from pipelines.recipe.graph import endpoints, numbered
 from pipelines.recipe.guidance import GuidedColumns
 from pipelines.recipe.players import check_evaluated_games
 from pipelines.recipe.resolve import resolve
@@ -118,7 +118,7 @@ class EvaluateKind(Kind):
                 "Leave it out; `concurrency` of a model says how many requests are under way.",
             )
         taken = {*node.labels, *node.recipe.graph, BASE, *(each.name for each in columns(node))}
-        for place, each in enumerate(node.settings.models):
+        for place, each in endpoints(node, "models"):
             if each.name in taken:
                 raise RecipeError(
                     f"evaluate.models.{place}.label", f"{each.name} is the name of another column", "Choose one."

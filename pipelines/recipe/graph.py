@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from collections import Counter
 from collections.abc import Collection
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import PlainSerializer, PlainValidator, SerializationInfo, ValidationError
@@ -12,7 +13,7 @@ from pydantic_core import InitErrorDetails, PydanticCustomError
 
 from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.contract.fields import LARGEST_SEED, Settings
-from pipelines.recipe.stage_kind import BASE, MODEL, Port, Stage, kind_named, stage_kinds
+from pipelines.recipe.stage_kind import BASE, MODEL, Node, Port, Stage, kind_named, stage_kinds
 
 
 def parse(value: Any) -> Stage:
@@ -32,7 +33,7 @@ def parse(value: Any) -> Stage:
         known = did_you_mean(value["kind"][:80], stage_kinds())
         raise _error("kind", f"there is no such kind of stage. {known}".rstrip("."), value["kind"])
     kind = kind_named(value["kind"])
-    inputs, endpoints = {}, {}
+    inputs, endpoints, places = {}, {}, {}
     for port, about in kind.ports.items():
         text = value.get(port)
         if text is None:
@@ -40,6 +41,7 @@ def parse(value: Any) -> Stage:
         names = text if isinstance(text, list) else [text]
         if about.endpoint and any(isinstance(name, dict) for name in names):
             endpoints[port] = [name if isinstance(name, dict) else None for name in names] if about.many else text
+            places[port] = tuple(place for place, name in enumerate(names) if isinstance(name, dict))
             names = [name for name in names if not isinstance(name, dict)]
             if not about.many or not names:
                 continue
@@ -55,7 +57,7 @@ def parse(value: Any) -> Stage:
         seed = rest.pop("seed", None)
         if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool) or not 0 <= seed <= LARGEST_SEED):
             raise _error("seed", "a whole number from 0 is wanted", seed)
-    return Stage(kind.name, kind.settings.model_validate(rest), inputs, seed)
+    return Stage(kind.name, kind.settings.model_validate(rest), inputs, seed, places)
 
 
 def _error(name: str, message: str, value: Any) -> ValidationError:
@@ -70,9 +72,27 @@ def _written(stage: Stage, info: SerializationInfo) -> dict[str, Any]:
     fields = stage.settings.model_dump(mode=info.mode, exclude_defaults=info.exclude_defaults)
     for port in ports.keys() & fields.keys():
         asked, read = fields.pop(port), inputs.get(port)
-        written = [*(read or []), *asked] if ports[port].many else asked or read
+        written = _listed(list(read or []), asked, stage.places.get(port, ())) if ports[port].many else asked or read
         inputs |= {port: written} if written else {}
     return {"kind": stage.kind, **inputs, **({} if stage.seed is None else {"seed": stage.seed}), **fields}
+
+
+def endpoints(node: Node, port: str) -> list[tuple[int, Any]]:
+    """The models behind servers of a port that takes several, each with its place in the recipe's list."""
+    asked = getattr(node.settings, port)
+    return list(zip(node.stage.places.get(port, range(len(asked))), asked, strict=True))
+
+
+def _listed(names: list[str], endpoints: list[Any], places: tuple[int, ...]) -> list[Any]:
+    """Names of stages and models behind servers as the recipe lists them.
+
+    >>> _listed(["base", "sft"], ["gpt"], (1,)), _listed(["base"], ["gpt"], ())
+    (['base', 'gpt', 'sft'], ['base', 'gpt'])
+    """
+    written = [*names]
+    for number, each in enumerate(endpoints):
+        written.insert(places[number] if places else len(written), each)
+    return written
 
 
 StageField = Annotated[Stage, PlainValidator(parse), PlainSerializer(_written)]
@@ -110,7 +130,7 @@ def arranged(stages: dict[str, Stage]) -> dict[str, Stage]:
     for name, stage in ordered.items():  # inputs that were left out come in the order of the graph
         named = written[name].inputs
         inputs = {p: v if p in named else tuple(sorted(v, key=place.__getitem__)) for p, v in stage.inputs.items()}
-        ordered[name] = Stage(stage.kind, stage.settings, inputs, stage.seed)
+        ordered[name] = replace(stage, inputs=inputs)
     return ordered
 
 
@@ -150,7 +170,7 @@ def _completed(stages: dict[str, Stage]) -> dict[str, Stage]:
             for port, names in kind.default_inputs(makes).items()
             if port not in stage.inputs and not (kind.ports[port].endpoint and getattr(stage.settings, port))
         }
-        completed[name] = Stage(stage.kind, stage.settings, {**stage.inputs, **missing}, stage.seed)
+        completed[name] = replace(stage, inputs={**stage.inputs, **missing})
     return completed
 
 

@@ -254,6 +254,8 @@ class Stage:
     inputs: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Port → names of stages, or `base`."""
     seed: int | None = None
+    places: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    """Port of models → where its models behind servers stand in the recipe's list, which names stages too."""
 
 
 @dataclass(frozen=True)
@@ -331,8 +333,7 @@ class Node:
     @property
     def parents(self) -> list[str]:
         """The models that its own model was made from: names of stages, or `base`."""
-        ports = self._models_of
-        return [name for _, names in ports for name in names] if ports else [BASE]
+        return [name for _, names in ports for name in names] if (ports := self._models_of) else [BASE]
 
     @property
     def _models_of(self) -> list[tuple[str, tuple[str, ...]]]:
@@ -355,8 +356,7 @@ class Node:
     @property
     def reads_base(self) -> bool:
         """Whether it loads the recipe's own model, or what belongs to it, by its path."""
-        ports = self._models_of
-        return not ports or any(BASE in names for _, names in ports)
+        return not (ports := self._models_of) or any(BASE in names for _, names in ports)
 
 
 def stage_kinds() -> dict[str, Kind]:

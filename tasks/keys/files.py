@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from evaluation.benchmark_files import read_yaml
 from pipelines.base.errors import DataError
 from pipelines.base.files import file_sha256
 from pipelines.data.files import data_files, data_root
@@ -121,7 +120,7 @@ def benchmark_files(names: Iterable[str], folders: Iterable[Path], files: Files)
     """
     code: list[Path] = []
     for folder in folders:
-        bodies = {path: _yaml(path) for path in sorted(_below(folder)) if path.suffix in (".yaml", ".yml")}
+        bodies = {path: read_yaml(path) for path in sorted(_below(folder)) if path.suffix in (".yaml", ".yml")}
         tasks = {
             str(body.get(k)): path for path, body in bodies.items() for k in ("task", "group", "tag") if body.get(k)
         }
@@ -133,7 +132,7 @@ def benchmark_files(names: Iterable[str], folders: Iterable[Path], files: Files)
             if path in visited:
                 continue
             visited.add(path)
-            body = bodies.get(path) or _yaml(path)
+            body = bodies.get(path) or read_yaml(path)
             named = list(_named(body, path.parent))
             task_files = [path, *(p for p in named if p.is_file())]
             task_files += _beside(path, bodies) if is_task else path.parent.glob("*.py")  # an included YAML's functions
@@ -154,21 +153,6 @@ def _beside(path: Path, bodies: dict[Path, Any]) -> list[Path]:
         for p in _below(path.parent)
         if p not in bodies and not _unread(p) and not any(p.is_relative_to(other) for other in others)
     ]
-
-
-class _Loose(yaml.SafeLoader):
-    """YAML whose own tags (`!function`) are read as text."""
-
-
-_Loose.add_multi_constructor("!", lambda loader, suffix, node: str(getattr(node, "value", "")))
-
-
-def _yaml(path: Path) -> dict[str, Any]:
-    try:
-        body = yaml.load(path.read_text(), Loader=_Loose)
-    except (yaml.YAMLError, UnicodeDecodeError, OSError):
-        return {}
-    return body if isinstance(body, dict) else {}
 
 
 def _strings(value: Any) -> Iterator[str]:

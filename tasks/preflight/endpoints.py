@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from evaluation import benchmark_size
 from pipelines.base.errors import Problem, UserError
 from pipelines.contract.model_endpoint import ModelEndpoint
 from pipelines.data import dataset
 from pipelines.judges import endpoint
+from pipelines.recipe import graph
+from pipelines.recipe.settings import Evaluate
 from pipelines.recipe.stage_kind import SAMPLES, Node
 from tasks.preflight import http_probe
 
@@ -25,9 +28,11 @@ def of_node(node: Node) -> dict[str, ModelEndpoint]:
     for port, about in node.kind.ports.items():
         if not node.asks_endpoint(port):
             continue
-        asked = getattr(node.settings, port)
         field = f"{node.name}.{port}"
-        out |= {f"{field}.{place}": each for place, each in enumerate(asked)} if about.many else {field: asked}
+        if about.many:
+            out |= {f"{field}.{place}": each for place, each in graph.endpoints(node, port)}
+        else:
+            out[field] = getattr(node.settings, port)
     return out
 
 
@@ -62,22 +67,31 @@ class Estimate:
     """At most."""
     cost: float | None
     """At most, as far as the tokens are known; None without a price."""
+    uncounted: tuple[str, ...] = ()
+    """Benchmarks that are asked too, and whose size is not known before lm-eval has read them."""
 
     def __str__(self) -> str:
+        besides = f"; {', '.join(self.uncounted)} not counted" if self.uncounted else ""
+        if not self.requests:
+            return f"{self.stage} asks {self.model}{besides}"
         of = " for each problem" if self.each else ""
         prompts = "" if self.prompt_tokens is None else f"about {self.prompt_tokens:,} prompt tokens and "
         beside = " beside the prompts" if self.prompt_tokens is None else ""
         cost = "" if self.cost is None else f", cost at most {self.cost:.4g}{beside}"
         times = "once" if self.requests == 1 else f"{self.requests:,} times"
-        return f"{self.stage} asks {self.model} {times}{of}: {prompts}at most {self.completion_tokens:,} completion tokens{cost}"
+        most = f"at most {self.completion_tokens:,} completion tokens"
+        return f"{self.stage} asks {self.model} {times}{of}: {prompts}{most}{cost}{besides}"
 
 
 def estimates(node: Node, data: Path | None) -> Iterator[Estimate]:
-    """What a sample stage that asks an endpoint will take.
+    """What asking the models behind servers of a stage will take: of one that draws samples, or that evaluates.
 
     Args:
-        data: the artifact with its problems, where it is there.
+        data: the artifact with the problems that samples are drawn for, where it is there.
     """
+    if isinstance(node.settings, Evaluate):
+        yield from _of_evaluation(node.name, node.settings)
+        return
     if node.kind.makes != SAMPLES or not node.asks_endpoint("model"):
         return
     own, asked = node.settings, node.settings.model
@@ -86,8 +100,40 @@ def estimates(node: Node, data: Path | None) -> Iterator[Estimate]:
     prompt_tokens = None
     if problems is not None and own.new_prompts is None:
         texts = [json.dumps([p.prompt, p.tools or []], ensure_ascii=False) for p in problems]
-        prompt_tokens = own.k * sum(math.ceil(len(text) / CHARACTERS) for text in texts)
+        prompt_tokens = own.k * _tokens(texts)
     requests = own.k * (1 if count is None else count)
     most = requests * own.sampling.max_tokens
+    yield _estimate(node.name, asked, requests, prompt_tokens, most, each=count is None)
+
+
+def _of_evaluation(stage: str, evaluate: Evaluate) -> Iterator[Estimate]:
+    """Every model is asked the same: all questions of all tasks."""
+    if not evaluate.models:
+        return
+    sizes = {task.name: benchmark_size.size(task, evaluate.include) for task in evaluate.tasks}
+    known = [each for each in sizes.values() if each is not None]
+    requests = sum(each.questions * each.repeats for each in known)
+    most = sum(each.questions * each.repeats * each.max_tokens for each in known)
+    prompt_tokens: int | None = 0
+    for each in known:
+        if each.prompts is None or prompt_tokens is None:
+            prompt_tokens = None
+        else:
+            prompt_tokens += each.repeats * (1 + each.few_shot) * _tokens(each.prompts)
+    uncounted = tuple(name for name, each in sizes.items() if each is None)
+    for asked in evaluate.models:
+        assert asked is not None
+        yield _estimate(stage, asked, requests, prompt_tokens, most, uncounted=uncounted)
+
+
+def _tokens(texts: Iterable[str]) -> int:
+    """About so many, of all texts together."""
+    return sum(math.ceil(len(text) / CHARACTERS) for text in texts)
+
+
+def _estimate(
+    stage: str, asked: ModelEndpoint, requests: int, prompt_tokens: int | None, most: int, *, each: bool = False,
+    uncounted: tuple[str, ...] = (),
+) -> Estimate:  # fmt: skip
     cost = None if asked.price is None else asked.price.cost(prompt_tokens or 0, most)
-    yield Estimate(node.name, asked.endpoint, count is None, requests, prompt_tokens, most, cost)
+    return Estimate(stage, asked.endpoint, each, requests, prompt_tokens, most, cost, uncounted)

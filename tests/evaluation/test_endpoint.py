@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import judge_server
 import pytest
@@ -22,6 +24,7 @@ from pipelines.data.records import Stop
 from pipelines.engine.distribution import generator
 from pipelines.engine.models import save_model, train_tokenizer
 from pipelines.recipe.check import check
+from pipelines.recipe.graph import endpoints
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Evaluate
 from pipelines.stage.report import Report
@@ -190,7 +193,8 @@ def test_recipes_list_it_among_their_models(tmp_path):
     check(recipe)
     node = recipe.node("scores")
     assert [each.endpoint for each in node.settings.models] == ["a", "b"] and node.named("models") == ("short",)
-    assert type(recipe).model_validate(recipe.model_dump(mode="json")).node("scores").settings == node.settings
+    again = type(recipe).model_validate(recipe.model_dump(mode="json")).node("scores")
+    assert again.settings == node.settings and [place for place, _ in endpoints(again, "models")] == [0, 2]
     alone = recipe_of(tmp_path, models=({"endpoint": "a"},))
     check(alone)
     assert alone.node("scores").named("models") == () and not alone.node("scores").reads_base
@@ -211,15 +215,15 @@ def test_recipes_list_it_among_their_models(tmp_path):
     [
         (
             {"tasks": ["boolean_expressions"]},
-            r"scores\.models\.0: boolean_expressions asks how likely given answers are",
+            r"scores\.models\.1: boolean_expressions asks how likely given answers are",
         ),
         ({"tasks": [{"name": "palindromes", "prefill": "x"}]}, r"palindromes has prefill"),
         ({"tasks": [{"name": "palindromes", "chat": False}]}, r"palindromes has chat: false"),
         ({"tasks": [{"name": "maze", "environment": {"task": "frozen_lake"}}]}, r"maze plays episodes"),
         ({"models": ["short", {"endpoint": "m"}, {"endpoint": "m"}]}, r"two endpoints are called m"),
         (
-            {"models": [{"endpoint": "short"}, "short"]},
-            r"scores\.models\.0\.label: short is the name of another column",
+            {"models": ["base", {"endpoint": "m"}, "short", {"endpoint": "short"}]},
+            r"scores\.models\.3\.label: short is the name of another column",
         ),
         ({"models": ["short", {"endpoint": "m", "urll": "x"}]}, r"scores\.models\.1\.urll"),
         ({"models": ["short", {"endpoint": "m", "url": "h:80"}]}, r"scores\.models\.1\.url: write an address"),
@@ -228,3 +232,22 @@ def test_recipes_list_it_among_their_models(tmp_path):
 def test_what_cannot_be_asked_is_refused_before_the_run(tmp_path, changes, problem):
     with pytest.raises(RecipeError, match=problem):
         check(recipe_of(tmp_path, **changes))
+
+
+@pytest.mark.slow
+def test_a_recipe_that_evaluates_an_endpoint_alone_runs(tmp_path):
+    """From the command to the table; a second time nothing is asked."""
+    path, answer = tmp_path / "table.yaml", {"content": "4", "usage": {"prompt_tokens": 9, "completion_tokens": 1}}
+
+    def whetstone_run():
+        command = [sys.executable, "-m", "flows.cli.main", "run", str(path)]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True).stdout
+
+    with judge_server.running(lambda body: answer) as server:
+        asked = {"endpoint": "org/tiny", "url": server.url, "price": {"prompt": 1, "completion": 10}}
+        tasks = [{"name": "sums", "limit": 4, "samples": 2}]
+        stages = {"scores": {"kind": "evaluate", "models": [asked], "tasks": tasks}}
+        model = yaml.safe_load(toys.recipe(tmp_path).read_text())["model"]
+        path.write_text(yaml.safe_dump({"name": "table", "model": model, "stages": stages}))
+        assert "org-tiny" in whetstone_run() and len(server.bodies) == 8
+        assert "nothing it reads has changed" in whetstone_run() and len(server.bodies) == 8

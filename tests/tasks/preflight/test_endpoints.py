@@ -48,3 +48,31 @@ def test_data_tell_prompts_too(tmp_path):
 def test_other_stages_ask_nobody(tmp_path):
     assert not list(endpoints.estimates(node(tmp_path).recipe.node("rows"), None))
     assert endpoints.of_node(node(tmp_path))["answers.model"].endpoint == "m"
+
+
+def test_an_evaluation_tells_its_cost_too(tmp_path):
+    body = yaml.safe_load(toys.recipe(tmp_path).read_text())
+    price = {"prompt": 1.0, "completion": 10.0}
+    tasks = [
+        {"name": "sums", "limit": 10, "samples": 3},
+        {"name": "words", "benchmark": "humaneval_instruct", "limit": 4},
+        "gsm8k",
+    ]
+    models = ["base", {"endpoint": "m", "price": price}, {"endpoint": "free"}]
+    stages = {"scores": {"kind": "evaluate", "models": models, "tasks": tasks[:1]}}
+    path = tmp_path / "table.yaml"
+
+    def told(*listed):
+        stages["scores"]["tasks"] = [*listed]
+        path.write_text(yaml.safe_dump({"name": "x", "model": body["model"], "stages": stages}))
+        return [*endpoints.estimates(read_recipe(path).node("scores"), None)]
+
+    priced, free = told(tasks[0])
+    assert (priced.model, priced.requests, priced.completion_tokens, priced.each) == ("m", 30, 30 * 12, False)
+    assert priced.prompt_tokens is not None and 5 * 30 < priced.prompt_tokens < 30 * 30
+    assert priced.cost == (priced.prompt_tokens + 10 * 360) / 1e6 and free.cost is None and free.requests == 30
+    (priced, _) = told(*tasks)
+    assert (priced.requests, priced.prompt_tokens, priced.completion_tokens) == (34, None, 360 + 4 * 1024)
+    assert str(priced).endswith("completion tokens, cost at most 0.04456 beside the prompts; gsm8k not counted")
+    assert str(told("gsm8k")[1]) == "scores asks free; gsm8k not counted"
+    assert [*endpoints.of_node(read_recipe(path).node("scores"))] == ["scores.models.1", "scores.models.2"]
