@@ -50,7 +50,7 @@ PLANTED = {
     "what is shared is not attended to": ("pipelines/engine/layout.py", "known = torch.ones(rows, 1, width, len(prefix)", "known = torch.zeros(rows, 1, width, len(prefix)", [AS_HFLM]),
     "nothing is computed once": (LIKELIHOODS, "or shared < SHARED:\n            shared = 0", "or shared > 0:\n            shared = 0", [f"{LIKELY}::test_what_all_requests_share_is_computed_once"]),
     "one probable token makes a choice greedy": (LIKELIHOODS, "bool(greedy.all())", "bool(greedy.any())", [f"{LIKELY}::test_every_request_as_if_it_were_alone"]),
-    "answers in the order of the tokens": (LIKELIHOODS, "[[order[place] for place in group] for group in", "[list(group) for group in", [f"{LIKELY}::test_every_request_as_if_it_were_alone"]),
+    "answers in the order of the tokens": ("evaluation/model.py", "for group, values in zip(members, results", "for group, values in zip(map(sorted, members), results", [AS_HFLM]),
     "answers of one rank after those of another": ("pipelines/engine/ranks.py", "return self.world.joined(own)", "return self.world.gather_all(own)", ["tests/pipelines/engine/test_ranks.py::test_results_come_in_order_and_each_process_does_its_share"]),
     "the mean instead of the sum": (LIKELIHOODS, "float(log_probs.sum())", "float(log_probs.mean())", [AS_HFLM]),
     "a long question is cut on the right": ("evaluation/model.py", "([*context, *choice][-room:], len(choice))", "([*context[: room - len(choice)], *choice], len(choice))", [f"{LIKELY}::test_long_questions_are_cut_on_the_left_and_long_choices_refused"]),
