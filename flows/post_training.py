@@ -79,9 +79,10 @@ def post_training(
         else:
             _side_by_side(read, chosen, pipeline, done, fresh, show)
     except BaseException as error:
-        ahead.end()
+        ahead.leave()
         pipeline.close("FAILED" if isinstance(error, Exception) else "KILLED")
         raise
+    ahead.leave()
     body = pipeline.close()
     if summary:
         Path(summary).write_text(json.dumps(body, indent=1))

@@ -1,7 +1,8 @@
 """The process of the stage that will run next, started while the command prepares or another stage computes.
 
 At most one waits, on the main thread's account: the kernel ends it with the thread that started it. It costs some hundred MB and saves
-the seconds of its imports. It is used only if it is what an ordinary start would give now: the same code, the same environment.
+the seconds of its imports. It is used only if it is what an ordinary start would give now: the same code, the same environment. Where
+`pipelines.stage.fork_server` can, it is a fork of a process that has imported the libraries once for all stages.
 """
 
 from __future__ import annotations
@@ -12,14 +13,17 @@ import os
 import subprocess
 import tempfile
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from pipelines.base import owner
 from pipelines.base.errors import UserError
 from pipelines.base.project import python
 from pipelines.recipe.stage_checks import processes
 from pipelines.recipe.stage_kind import Node
+from pipelines.stage import fork_server
 from tasks import keys, machine, process
 
 log = logging.getLogger("whetstone.ahead")
@@ -28,16 +32,21 @@ ROOM_BYTES = 2e9
 SERVER_VARIABLES = ("MLFLOW_", "PREFECT_")
 """Variables that change while a command starts; no library of a stage reads them while it is imported."""
 
+Child = process.Child
+
 
 @dataclass
 class _Waiting:
     node: Node
     code: dict[str, str]
     environment: dict[str, str]
-    child: subprocess.Popen[bytes]
+    child: Child
 
 
 _waiting: _Waiting | None = None
+_servers: list[fork_server.ForkServer] = []
+"""The last one forks; stages that were forked from those before it may still run."""
+_libraries: list[str] = []
 
 
 def begin(node: Node) -> None:
@@ -51,21 +60,58 @@ def begin(node: Node) -> None:
     try:
         code = keys.code_now(node.recipe, node.name)  # before the process reads any of it
         environment = process.environment_of({"threads": node.recipe.threads})
-        _waiting = _Waiting(node, code, environment, _start(node, environment))
+        _serve(environment)
+        _waiting = _start(node, code, environment)
     except (OSError, UserError) as error:
         log.debug("%s: not started ahead: %s", node.name, error)
 
 
-def _start(node: Node, environment: dict[str, str]) -> subprocess.Popen[bytes]:
-    command = python("pipelines.stage.ahead", node.kind.module, *node.kind.imports(node))
+def prepare(nodes: Sequence[Node]) -> None:
+    """Start the process that the stages of a run, and what is asked before it, are forked from; nothing where that is not possible."""
+    global _libraries
+    if _main() and machine.available_bytes() >= ROOM_BYTES:
+        _serve(process.environment_of({"threads": nodes[0].recipe.threads}))
+        _libraries = [*dict.fromkeys(name for node in nodes for name in node.kind.imports(node))]
+
+
+def _serve(environment: dict[str, str]) -> None:
+    if fork_server.possible() and not (_servers and _servers[-1].fits(environment, SERVER_VARIABLES)):
+        _servers.append(fork_server.ForkServer(environment))
+
+
+def fork(
+    arguments: Sequence[str], output: IO[bytes], errors: IO[bytes], libraries: Sequence[str] | None = None
+) -> Child | None:
+    """A process that runs `python -m ARGUMENTS`, forked from one that has imported libraries; None where there is none to fork from.
+
+    Args:
+        libraries: those of all the run's stages where it is None.
+    """
+    if not _servers or not _main():
+        return None
+    try:
+        libraries = _libraries if libraries is None else libraries
+        return _servers[-1].fork(arguments, libraries, output.fileno(), errors.fileno())
+    except OSError as error:
+        log.debug("%s: not forked: %s", arguments[0], error)
+        return None
+
+
+def _start(node: Node, code: dict[str, str], environment: dict[str, str]) -> _Waiting:
+    imports = node.kind.imports(node)
     with tempfile.TemporaryFile() as output:
-        return subprocess.Popen(
-            command, env={**environment, owner.PARENT: str(os.getpid())}, stdin=subprocess.PIPE, stdout=output,
-            stderr=output, start_new_session=True,
+        forked = fork(["pipelines.stage.ahead", "--rank", node.kind.module, *imports], output, output, imports)
+        if forked is not None:
+            return _Waiting(node, code, _servers[-1].environment, forked)
+        child = subprocess.Popen(
+            python("pipelines.stage.ahead", node.kind.module, *imports),
+            env={**environment, owner.PARENT: str(os.getpid())}, stdin=subprocess.PIPE, stdout=output, stderr=output,
+            start_new_session=True,
         )  # fmt: skip
+    return _Waiting(node, code, environment, child)
 
 
-def take(node: Node, work: Path, environment: dict[str, str]) -> subprocess.Popen[bytes] | None:
+def take(node: Node, work: Path, environment: dict[str, str]) -> Child | None:
     """The process that has waited for this stage and now works in `work`; None where none may be used, and none is left then.
 
     Args:
@@ -113,6 +159,13 @@ def check_memory() -> None:
         end()
 
 
+def leave() -> None:
+    """End the process that waits, the one that it was forked from, and whatever else was."""
+    end()
+    while _servers and _main():
+        _servers.pop().end()
+
+
 def end() -> None:
     """End the process that waits, if there is one."""
     global _waiting
@@ -121,7 +174,7 @@ def end() -> None:
     child, _waiting = _waiting.child, None
     if child.stdin is not None:
         child.stdin.close()
-    owner.end_group(child, 0.0)
+    process.end(child, 0.0)
 
 
 def _main() -> bool:

@@ -17,6 +17,7 @@ from pipelines.base import owner
 from pipelines.base.errors import USER_ERROR_EXIT, Interrupted, UserError
 from pipelines.base.files import read_json, read_object, write_atomic
 from pipelines.base.project import python
+from pipelines.stage.fork_server import Forked
 from pipelines.stage.process import ERROR, JOB, METRICS, OUT_OF_MEMORY, read_error
 
 LOG = "stage.log"
@@ -91,7 +92,7 @@ def holder(path: Path) -> str:
     return f"process {body.get('pid')} (since {since}, run {body.get('run') or 'without a record'})"
 
 
-Child = subprocess.Popen[bytes]
+Child = subprocess.Popen[bytes] | Forked
 Take = Callable[[Path, dict[str, str]], Child | None]
 """Given a work folder and an environment, the process that has waited for them and now works; None: a new one is started."""
 
@@ -129,11 +130,21 @@ def run(
             with contextlib.suppress(subprocess.TimeoutExpired):
                 child.wait(POLL_S)
     finally:
-        owner.end_group(child)
-    metrics = read_json(work / METRICS)
-    if child.returncode == 0 and isinstance(metrics, dict):
+        end(child)
+    metrics, code = read_json(work / METRICS), child.wait()
+    if code == 0 and isinstance(metrics, dict):
         return metrics
-    raise _failure(work, child.returncode)
+    raise _failure(work, code)
+
+
+def end(child: Child, patience_s: float = 5.0) -> None:
+    """Stop a process that leads a group, and everything it started in it.
+
+    Args:
+        patience_s: seconds between SIGTERM and SIGKILL.
+    """
+    if not (isinstance(child, Forked) and child.abandon()):
+        owner.end_group(child, patience_s)
 
 
 def _start(module: str, work: Path, environment: dict[str, str]) -> Child:

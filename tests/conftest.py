@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -42,6 +43,14 @@ def _one_thread():
     torch.set_num_threads(1)
     # Not torch.manual_seed: before CUDA has started it queues the seed, with a stack trace, for every test.
     torch.default_generator.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _search_path():
+    """What a test searches for modules is forgotten after it: its working folder holds modules that the next test names as well."""
+    before = [*sys.path]
+    yield
+    sys.path[:] = before
 
 
 @pytest.fixture

@@ -89,6 +89,8 @@ def _flow(arguments: argparse.Namespace, prepared: Any, told: Callable[[], None]
 
     def check() -> None:
         nonlocal examination
+        if recipe.concurrent_stages == 1:
+            ahead.prepare([recipe.node(name) for name in will_run])
         examination = preflight.PreflightCheck(recipe, will_run)
         if examination.wait_is_short:
             confirm()
@@ -120,7 +122,7 @@ def _flow(arguments: argparse.Namespace, prepared: Any, told: Callable[[], None]
         )
     finally:
         handed_on.reset(reset)
-        ahead.end()
+        ahead.leave()
         if examination is not None:
             examination.close()
     return body

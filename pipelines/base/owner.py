@@ -6,11 +6,11 @@ import contextlib
 import ctypes
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Protocol
 
 PARENT = "WHETSTONE_PARENT"
 """Environment variable: pid of the process that started this one and must outlive it."""
@@ -101,7 +101,21 @@ def check() -> None:
         os._exit(ORPHANED)
 
 
-def end_group(child: subprocess.Popen[bytes], patience_s: float = 5.0) -> None:
+class Process(Protocol):
+    """What is used of a child process: a `subprocess.Popen`, or something of that form."""
+
+    @property
+    def pid(self) -> int:
+        """Its process, and the group that it leads."""
+
+    def poll(self) -> int | None:
+        """Its exit code; None while it runs."""
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended."""
+
+
+def end_group(child: Process, patience_s: float = 5.0) -> None:
     """Stop a process that leads a group, and everything it started in it.
 
     Args:

@@ -139,14 +139,20 @@ def _environments(arguments: argparse.Namespace, job: dict[str, Any], meeting: P
     return [_world(first + local, size, local, count, store if size > 1 else "", interface) for local in range(count)]
 
 
-def alone() -> dict[str, str]:
-    """The environment variables of a rank that is the only one."""
-    return _world(0, 1, 0, 1, "", LOOPBACK)
+def alone(parent: int | None = None) -> dict[str, str]:
+    """The environment variables of a rank that is the only one.
+
+    Args:
+        parent: its parent's pid; this process's where it is None.
+    """
+    return _world(0, 1, 0, 1, "", LOOPBACK, parent)
 
 
-def _world(rank: int, size: int, local: int, count: int, store: str, interface: str) -> dict[str, str]:
+def _world(
+    rank: int, size: int, local: int, count: int, store: str, interface: str, parent: int | None = None
+) -> dict[str, str]:
     return {
-        owner.PARENT: str(os.getpid()), STORE: store, "WORLD_SIZE": str(size), "RANK": str(rank),
+        owner.PARENT: str(parent or os.getpid()), STORE: store, "WORLD_SIZE": str(size), "RANK": str(rank),
         "LOCAL_RANK": str(local), "LOCAL_WORLD_SIZE": str(count),
         "GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface,
     }  # fmt: skip

@@ -21,6 +21,7 @@ from typing import Any
 from pipelines.base import owner, plugins
 from pipelines.base.errors import UserError
 from pipelines.base.project import python
+from tasks import prestart, process
 from tasks.preflight import data as preflight_data
 from tasks.preflight import estimate
 from tasks.preflight import functions as probe_functions
@@ -45,7 +46,7 @@ class Asking:
     def __init__(self, questions: list[dict[str, Any]], seconds: float = SECONDS) -> None:
         self.questions, self.seconds = questions, seconds
         self.answers: list[dict[str, Any]] = []
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: process.Child | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._start()
 
@@ -64,8 +65,7 @@ class Asking:
     def close(self) -> None:
         """Leave no process and no folder behind."""
         if self._process is not None:
-            self._process.kill()
-            self._process.communicate()
+            process.end(self._process, 0.0)
             self._process = None
         if self._folder is not None:
             self._folder.cleanup()
@@ -80,20 +80,20 @@ class Asking:
         asked, answered = Path(self._folder.name) / "questions", Path(self._folder.name) / "answers"
         asked.write_text("".join(json.dumps(q) + "\n" for q in unanswered))
         answered.touch()
-        self._process = subprocess.Popen(
-            python("tasks.preflight.probe", str(asked), str(answered), *plugins.named()),
-            env={**os.environ, owner.PARENT: str(os.getpid())},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-        )
+        arguments = ["tasks.preflight.probe", str(asked), str(answered), *plugins.named()]
+        with open(os.devnull, "wb") as nothing, open(Path(self._folder.name) / "errors", "wb") as errors:
+            self._process = prestart.fork(arguments, nothing, errors) or subprocess.Popen(
+                python(*arguments), env={**os.environ, owner.PARENT: str(os.getpid())}, stdin=subprocess.DEVNULL, stdout=nothing,
+                stderr=errors, start_new_session=True,
+            )  # fmt: skip
 
     def _wait(self) -> str:
         """Take the answers of the process that runs; returns how it ended."""
         assert self._process is not None and self._folder is not None
         seconds = self.seconds * (len(self.questions) - len(self.answers))
         try:
-            errors = self._process.communicate(timeout=seconds)[1]
+            self._process.wait(seconds)
+            errors = (Path(self._folder.name) / "errors").read_bytes()
             last = (errors.decode(errors="replace").strip().splitlines() or [""])[-1][:200]
             ending = f"ended its process with code {self._process.returncode}" + (f" ({last})" if last else "")
         except subprocess.TimeoutExpired:

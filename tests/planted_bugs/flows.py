@@ -4,6 +4,7 @@ from __future__ import annotations
 
 FLOW, STAGES, TABLE, CLI = "flows/post_training.py", "flows/stages.py", "flows/table.py", "flows/cli/selection.py"
 AHEAD = "tests/tasks/test_prestart.py::test_what_an_ordinary_start_would_not_give_is_not_used"
+FORKS = "tests/pipelines/stage/test_fork_server.py"
 RUNS = "tests/flows/test_post_training.py"
 ORDER = f"{RUNS}::test_stages_run_in_order_each_on_what_came_before"
 FROM = f"{RUNS}::test_from_a_stage_on_the_earlier_artifacts_are_read"
@@ -24,6 +25,8 @@ PLANTED = {
     "--fresh is forgotten": (FLOW, "done, pipeline.parent, fresh, show, later)", "done, pipeline.parent, False, show, later)", [FROM]),
     "a process with old code is used": ("tasks/prestart.py", "if keys.code_now(node.recipe, node.name) != waiting.code:", "if not waiting.code:", [AHEAD]),
     "a process with another environment is used": ("tasks/prestart.py", "    if changed:\n", "    if len(changed) > 99:\n", [AHEAD]),
+    "a fork runs the code that its server had read": ("pipelines/stage/fork_server.py", 'if name.partition(".")[0] in PACKAGES]', 'if name.partition(".")[0] in PACKAGES[:1]]', [f"{FORKS}::test_a_fork_is_a_module_run_from_the_beginning"]),
+    "the user's modules are imported once for all forks": ("pipelines/stage/fork_server.py", "if spec and spec.origin and any(", "if spec and spec.origin or any(", [f"{FORKS}::test_only_installed_libraries_are_imported_for_forks"]),
     "a stage does not see the one before it": (FLOW, "    done[result.stage] = result.artifact\n", "", [ORDER]),
     "the summary lacks the stages": (FLOW, "    pipeline.results[result.stage] = result\n", "", [ORDER]),
     "a failed run counts as killed": (FLOW, '"FAILED" if isinstance(error, Exception) else "KILLED"', '"KILLED"', [f"{RUNS}::test_a_failure_closes_the_run_as_failed"]),

@@ -19,17 +19,24 @@ from children import TOYS, alive, job, wait_until
 
 from pipelines.base import owner
 from pipelines.recipe.read import read_recipe
+from pipelines.stage import fork_server
 from tasks import keys, machine, process, stages
 from tasks import prestart as ahead
 from tasks.environment import runs_folder
 from tasks.store import artifacts
 
 
-@pytest.fixture(autouse=True)
-def _surroundings(monkeypatch, home):
+@pytest.fixture(autouse=True, params=["forked", "from scratch"])
+def how(request, monkeypatch, home):
+    """Whether a process is forked or starts from scratch."""
     monkeypatch.setenv("PYTHONPATH", str(TOYS))
-    yield
-    ahead.end()
+    if request.param == "from scratch":
+        monkeypatch.setattr(fork_server, "possible", lambda: False)
+    elif not fork_server.possible():
+        pytest.skip("stages are not forked on this machine")
+    yield request.param
+    ahead.leave()
+    assert not ahead._servers
 
 
 @pytest.fixture
@@ -44,11 +51,18 @@ def toy(recipe):
     return SimpleNamespace(recipe=recipe, name="curate", settings=recipe.node("curate").settings, kind=kind)
 
 
+def pair(child):
+    """Pids of the launcher and of the process that waits; a fork has no launcher and stands for both."""
+    process = psutil.Process(child.pid)
+    if isinstance(child, fork_server.Forked):
+        return [process.pid, process.pid]
+    wait_until(lambda: len(process.children()) == 1, 30)
+    return [process.pid, process.children()[0].pid]
+
+
 def waiting():
-    """Pids of the launcher and of the process that waits."""
-    wait_until(lambda: len(psutil.Process(ahead._waiting.child.pid).children()) == 1, 30)
-    launcher = psutil.Process(ahead._waiting.child.pid)
-    return [launcher.pid, launcher.children()[0].pid]
+    """Their pids, once they are there."""
+    return pair(ahead._waiting.child)
 
 
 def run(toy, work, do, **settings):
@@ -97,36 +111,40 @@ def test_a_real_stage_makes_the_same(recipe, tmp_path):
 
 
 @pytest.mark.parametrize("handed_over", [False, True])
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_nothing_outlives_its_owner(tmp_path, handed_over, how):
+@pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+def test_nothing_outlives_its_owner(tmp_path, how, handed_over, signum):
     code = f"""
 import sys; sys.path.insert(0, {str(TOYS)!r})
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from pipelines.recipe.read import read_recipe
+from pipelines.stage import fork_server
 from tasks import process
 from tasks import prestart as ahead
+fork_server.possible = lambda: {how == "forked"}
 recipe = read_recipe({str(toys.recipe(tmp_path))!r}, [])
 kind = SimpleNamespace(module="stage_toy", imports=lambda node: [], processes_field="processes")
 toy = SimpleNamespace(recipe=recipe, name="curate", settings=recipe.node("curate").settings, kind=kind)
 ahead.begin(toy)
-print(ahead._waiting.child.pid, flush=True)
+print(*[ahead._waiting.child.pid, *(server._process.pid for server in ahead._servers)], flush=True)
 if {handed_over}:
     process.run("stage_toy", Path({str(tmp_path / "w")!r}), {job("children")!r}, lambda: None, partial(ahead.take, toy))
 sys.stdin.read()
 """
     env = toys.environment(PYTHONPATH=f"{toys.ROOT}:{TOYS}")
     owner = subprocess.Popen([sys.executable, "-c", code], env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    launcher = psutil.Process(int(owner.stdout.readline()))
-    wait_until(lambda: len(launcher.children()) == 1, 30)
-    pids = [launcher.pid, launcher.children()[0].pid]
+    pids = [int(pid) for pid in owner.stdout.readline().split()]
+    if how == "from scratch":
+        wait_until(lambda: len(psutil.Process(pids[0]).children()) == 1, 30)
+        pids.append(psutil.Process(pids[0]).children()[0].pid)
+    assert len(pids) == 2
     if handed_over:
         file = tmp_path / "w" / "pid-child0"
         wait_until(file.exists, 30)
         pids.append(int(file.read_text()))
     assert len(alive(pids)) == len(pids)
-    os.kill(owner.pid, how)
+    os.kill(owner.pid, signum)
     owner.wait(timeout=20)
     wait_until(lambda: not alive(pids))
 

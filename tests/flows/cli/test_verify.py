@@ -34,7 +34,6 @@ def row(completion="#### 7", answer="7", **more):
 def test_a_verifier_is_named_by_where_it_is(tmp_path, monkeypatch, capsys):
     """As in a recipe: a file, one function of several in it, or a module of the working folder."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "my_verifiers.py").write_text(
         "from pipelines.verifiers import Verdict\n\n\n"
         "def verify(completion, answer, info):\n    return Verdict(float(completion == answer), 'correct')\n\n\n"

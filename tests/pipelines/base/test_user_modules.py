@@ -18,7 +18,6 @@ from pipelines.base.user_modules import NameTaken, import_named, is_there, name_
 def folder(tmp_path, monkeypatch):
     """The working folder, which later tests do not search."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
     for name, module in [*sys.modules.items()]:
         if str(tmp_path) in (getattr(module, "__file__", None) or str(getattr(module, "__path__", ""))):

@@ -62,7 +62,6 @@ def folder(tmp_path, monkeypatch):
     rows = [{"prompt": f"Write {letter}.", "answer": letter} for letter in string.ascii_lowercase]
     (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     for module in ("my_method", "my_verifier"):
         monkeypatch.delitem(sys.modules, module, raising=False)
     return tmp_path

@@ -50,7 +50,6 @@ SETTINGS_LINE, CLASS_LINE = (
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "mine", raising=False)
     with plugin_toys.forgotten():
         yield tmp_path

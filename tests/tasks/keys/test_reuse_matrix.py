@@ -117,7 +117,6 @@ def world(tmp_path, tree, monkeypatch):
         (user / name).parent.mkdir(parents=True, exist_ok=True)
         (user / name).write_text(text)
     monkeypatch.chdir(user)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.setenv("HOME", str(tmp_path))
     changed: dict[Path, bytes | None] = {}
     made = World(user, tree)
