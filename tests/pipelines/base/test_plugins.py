@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import textwrap
 
 import pytest
@@ -32,7 +31,6 @@ PARTS = {"rlvr.advantage": {"%s": scaled}}
 @pytest.fixture(autouse=True)
 def _forget(monkeypatch):
     """Each test begins and ends with the installed plug-ins alone, and searches no other test's folder."""
-    monkeypatch.setattr(sys, "path", [*sys.path])
     before, columns = dict(plugins._named), dict(COLUMNS)
     yield
     plugins._named.clear()

@@ -28,7 +28,6 @@ FIELD = "rlvr.reward_functions.0"
 def folder(tmp_path, monkeypatch):
     """The working folder, which later tests do not search."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "path", [*sys.path])
     yield tmp_path
     for name, module in [*sys.modules.items()]:
         if str(tmp_path) in (getattr(module, "__file__", None) or ""):
