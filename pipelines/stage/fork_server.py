@@ -105,7 +105,11 @@ class Forked:
 
     def _read(self, timeout: float | None) -> bool:
         """Take in the next thing that the server says; whether it did within the time."""
-        if self.returncode is not None or not select.select([self._status], [], [], timeout)[0]:
+        if self.returncode is not None:
+            return False
+        status = select.poll()  # takes descriptors of any number
+        status.register(self._status, select.POLLIN)
+        if not status.poll(None if timeout is None else 1000 * timeout):
             return False
         message = os.read(self._status, NUMBER.size)
         if message and not self._pid:
