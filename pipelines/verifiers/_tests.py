@@ -46,6 +46,12 @@ class Tests:
     """Standard input and what must come out."""
     prompt: str = ""
     """Python before the completion, for completions that go on with it."""
+    prelude: str = ""
+    """Python that runs before the program, as part of it: the imports that a benchmark gives every program."""
+    verbatim: bool = False
+    """The completion is the program, fences and tags and all."""
+    decimals: bool = False
+    """What runs print is compared as LiveCodeBench compares it: lines without blanks around them, numbers by value."""
     graded: bool = False
     """The share that passed is the score."""
     limits: Limits = field(default_factory=Limits)
@@ -104,6 +110,9 @@ def _read(body: dict[str, Any]) -> Tests:
     name = str(body.get("entry_point") or body.get("fn_name") or body.get("function") or "")
     common: dict[str, Any] = {
         "graded": bool(body.get("graded", False)),
+        "verbatim": bool(body.get("verbatim", False)),
+        "prelude": str(body.get("prelude") or ""),
+        "decimals": bool(body.get("decimals", False)),
         "limits": limits_of(body),
     }
     if "cases" in body and not name and all(isinstance(c, dict) and _is_run(c) for c in body["cases"]):

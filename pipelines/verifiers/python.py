@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import time
+from decimal import Decimal, InvalidOperation
 from typing import Any
 
 from pipelines.sandbox.compare import equal
@@ -27,9 +28,10 @@ def job(completion: str, answer: str, info: dict[str, Any]) -> Any:
         ValueError: the row's tests cannot be read.
     """
     tests = tests_of(answer, info)
-    source = source_of(completion, tests)
+    source = completion if tests.verbatim else source_of(completion, tests)
     if not source.strip():
         return UNPARSABLE
+    source = tests.prelude + source
     kind = _cases if tests.cases else _asserts if tests.sources else _runs
     return lambda worker: kind(worker, source, tests)
 
@@ -151,12 +153,39 @@ def _runs(worker: Worker, source: str, tests: Tests) -> Verdict:
             status = {} if running.overflow else running.finish(running.left_s())
         if running.overflow or ended_late(status):
             outcome.stopped = "overflow" if running.overflow else "timed_out"
-        elif status["status"] == 0 and _lines(printed.decode(errors="replace")) == _lines(expected):
+        elif status["status"] == 0 and same_output(printed.decode(errors="replace"), expected, decimals=tests.decimals):
             outcome.passed += 1
             continue
         if not tests.graded:
             break
     return outcome.verdict()
+
+
+def same_output(printed: str, expected: str, *, decimals: bool = False) -> bool:
+    """Whether a program printed what was expected: the same lines, but for blanks and empty lines at their ends.
+
+    Args:
+        decimals: as LiveCodeBench's `testing_util.py` compares: blanks at both ends of lines and of the whole do not count, and a line
+            of numbers is met by numbers of exactly the same values.
+
+    >>> same_output("1.0 2", "1 2.00", decimals=True), same_output("1.0 2", "1 2.00"), same_output("yes", "Yes", decimals=True)
+    (True, False, False)
+    """
+    if not decimals:
+        return _lines(printed) == _lines(expected)
+    lines, wanted = ([line.strip() for line in text.strip().split("\n")] for text in (printed, expected))
+    return len(lines) == len(wanted) and all(
+        line == other or (_decimals(line) is not None and _decimals(line) == _decimals(other))
+        for line, other in zip(lines, wanted, strict=True)
+    )
+
+
+def _decimals(line: str) -> list[Decimal] | None:
+    """The numbers of a line; None where it has anything else."""
+    try:
+        return [Decimal(word) for word in line.split()]
+    except InvalidOperation:
+        return None
 
 
 def _lines(text: str) -> list[str]:
