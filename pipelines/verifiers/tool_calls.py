@@ -8,6 +8,10 @@ The answer is a JSON list of calls, `{"name": ..., "arguments": {...}}` (`parame
 with names counted as often as they occur. Gold calls choose in their order, each the first of the best predicted calls of its name that
 are left; one that fits none of them in a key or a value leaves them all to the others, as in the released code. Without gold calls, no call
 is correct. The released reward is 6 times this, less 3, and the verifier `tool_format` (`presets: [toolrl]`).
+
+With `possible_answer` in `info` the calls are judged by the rules of BFCL instead (`_allowed_calls.py`): 1 where they are the wanted ones
+with allowed values, else 0. It holds the allowed values of each wanted call, and `functions` the schemas of all that were offered; an empty
+list wants no call, and `any_call: true` any. `format: python` reads calls as BFCL's text format has them.
 """
 
 from __future__ import annotations
@@ -16,10 +20,11 @@ import json
 from collections import Counter
 from typing import Any
 
+from pipelines.verifiers._allowed_calls import match, python_calls
 from pipelines.verifiers._code import blocks
 from pipelines.verifiers.in_process import answer_text
 from pipelines.verifiers.json_schema import strict
-from pipelines.verifiers.verdict import UNPARSABLE, Verdict
+from pipelines.verifiers.verdict import UNPARSABLE, Verdict, correct_or_incorrect
 
 MOST_CALLS = 32
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
@@ -90,7 +95,10 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
 
     Raises:
         NoCalls: the answer is no list of calls.
+        KeyError: `possible_answer` names a function or a type that is unknown.
     """
+    if "possible_answer" in info:
+        return _allowed(completion, info)
     expected = wanted_calls(answer)
     try:
         predicted = calls(completion)
@@ -108,6 +116,21 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
     parts = {"names": name_share, "parameters": key_share / len(expected), "values": float(value_count)}
     exact = score > 1 - 1e-9 and len(predicted) == len(expected)
     return Verdict(1.0 if exact else min(score, 1 - 1e-6), "correct" if exact else "incorrect", parts)
+
+
+def _allowed(completion: str, info: dict[str, Any]) -> Verdict:
+    """By BFCL's rules; a text that cannot be read has no calls."""
+    wanted = info["possible_answer"]
+    predicted: list[Call] | None
+    try:
+        predicted = python_calls(completion) if info.get("format") == "python" else calls(completion)
+    except ValueError:
+        predicted = None
+    if not wanted:
+        return correct_or_incorrect(bool(predicted) is bool(info.get("any_call")))
+    if predicted is None:
+        return UNPARSABLE
+    return correct_or_incorrect(match(info["functions"], predicted, wanted))
 
 
 def wanted_calls(answer: str) -> list[Call]:
