@@ -21,8 +21,6 @@ from pipelines.verifiers.verdict import UNPARSABLE, Verdict
 _WORD = re.compile(r"\w+")
 _JOINED_WORD = re.compile(r"\w+(?:[-./&]\w+)*")
 _SENTENCE = re.compile(r"[.!?]+(?=[\s\"')\]]|$)")
-_STAR_BULLET = re.compile(r"[^\S\n]*\*[^*\n]")
-_DASH_BULLET = re.compile(r"[^\S\n]*-")
 _HIGHLIGHT = re.compile(r"\*[^*\n]*\*")
 _DOUBLE_HIGHLIGHT = re.compile(r"\*\*[^*\n]*\*\*")
 _CHOICES = ("My answer is yes.", "My answer is no.", "My answer is maybe.")
@@ -79,9 +77,22 @@ def _placeholders(text: str) -> int:
 
 
 def _bullets(text: str) -> int:
-    """Lines that begin with a star before other text, or with a dash."""
-    lines = text.split("\n")
-    return sum(bool(_STAR_BULLET.match(line) or _DASH_BULLET.match(line)) for line in lines)
+    """Lines that begin with a star before something else than a star, or with a dash.
+
+    As in the released pattern, the end of a line is something else, and what follows it then belongs to the bullet.
+
+    >>> _bullets("* a\\n  * b\\n- c\\n** d **"), _bullets("*\\n* a")
+    (3, 1)
+    """
+    lines = [line.lstrip() for line in text.split("\n")]
+    stars, at = 0, 0
+    while at < len(lines):
+        line, alone = lines[at], lines[at] == "*"
+        if line.startswith("*") and line[1:2] != "*" and (not alone or at + 1 < len(lines)):
+            stars += 1
+            at += alone
+        at += 1
+    return stars + sum(line.startswith("-") for line in lines)
 
 
 def _highlights(text: str) -> int:
