@@ -59,8 +59,13 @@ class EndpointLM(LM):
         """The server has one of its own."""
         return ""
 
-    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """The messages as JSON."""
+    def apply_chat_template(
+        self,
+        chat_history: list[dict[str, str]],
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+    ) -> str:
+        """The messages as JSON; a request has the tools of its question."""
         return json.dumps(chat_history)
 
     def loglikelihood(self, requests: list[Instance]) -> list[tuple[float, bool]]:

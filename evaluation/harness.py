@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from evaluation import intervals, programs, statistics
+from evaluation import intervals, named_files, programs, statistics
 from evaluation.benchmark_files import BENCHMARKS
 from evaluation.samples import TRUNCATED
-from pipelines.base.errors import RecipeError, did_you_mean
+from pipelines.base.errors import RecipeError, UserError, did_you_mean
 from pipelines.recipe.settings import Evaluate, Task
 
 LIKELIHOODS = ("multiple_choice", "loglikelihood", "loglikelihood_rolling")
 """Kinds of output that need log-probabilities of given answers."""
+PART = "part"
+"""Column of a question: the part of the benchmark whose share of correct answers is a metric of its own."""
+MESSAGES = "messages"
+"""Column of a question that is a conversation: JSON text of its messages."""
+UNLOGGED = ("tests",)
+"""Columns of a question that no log holds: hidden tests, which are long, and which nobody should find in a corpus."""
 DRAWN, SCORED = "drawn_tokens", "scored_tokens"
 """Of an answer, in a stage that searches: metrics, and in a question's log the mean over its answers."""
 
@@ -85,8 +92,12 @@ def load_task(tasks: Any, task: Task) -> dict[str, Any]:
     """
     from lm_eval.tasks import get_task_dict
 
+    options = named_files.options(task.data, task.start_date, task.end_date)
+    member = {"task": task.asks, "dataset_kwargs": options}
     try:
-        loaded = get_task_dict([task.asks], tasks)
+        loaded = get_task_dict([{"group": f"of {task.name}", "task": [member]} if options else task.asks], tasks)
+    except UserError:
+        raise
     except (OSError, ValueError, ConnectionError, ImportError) as error:
         first = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise RecipeError(
@@ -131,6 +142,8 @@ def evaluate(
     by_name = load_task(tasks, task)
     chat = task.chat if task.chat is not None else bool(lm.tokenizer.chat_template)
     _check_mode(task, by_name, chat)
+    for lm_task in by_name.values():
+        _ask_messages(lm, lm_task)
     lm.chats, lm.prefill, lm.drawn, lm.spent, lm.thinks = chat, task.prefill, {}, {}, False
     lm.truncated = {}
     own = getattr(lm, "system_prompt", None) if chat else None  # not every lm-eval model has one
@@ -173,6 +186,26 @@ def evaluate(
     return metrics, logs
 
 
+def _ask_messages(lm: Any, lm_task: Any) -> None:
+    """Have questions that are messages reach the chat template as they are, with the tools that they offer; lm-eval renders texts.
+
+    Such a question has the columns `messages` and `tools`, each JSON text.
+    """
+    by_lm_eval = lm_task.fewshot_context
+
+    def context(doc: Any, *arguments: Any, **options: Any) -> Any:
+        if not options.get("apply_chat_template") or not isinstance(doc, dict) or not doc.get(MESSAGES):
+            return by_lm_eval(doc, *arguments, **options)
+        messages = json.loads(doc[MESSAGES])
+        if own := options.get("system_instruction"):
+            first = [m["content"] for m in messages[:1] if m["role"] == "system"]
+            messages = [{"role": "system", "content": "\n\n".join([own, *first])}, *messages[len(first) :]]
+        tools = json.loads(doc["tools"]) if doc.get("tools") else None
+        return lm.apply_chat_template(messages, **({"tools": tools} if tools else {}))
+
+    lm_task.fewshot_context = context
+
+
 def add_truncated(
     metrics: dict[str, Any], log: list[dict[str, Any]], truncated: list[list[bool]], settings: Evaluate
 ) -> None:
@@ -198,6 +231,15 @@ def _check_mode(task: Task, by_name: dict[str, Any], chat: bool) -> None:
             "`system` and `prefill` go through the chat template, and the model has none",
             "Give model.chat_template.",
         )
+    offering = [
+        name for name, lm_task in by_name.items() if "tools" in (getattr(lm_task.eval_docs, "column_names", None) or ())
+    ]
+    if not chat and offering:
+        raise RecipeError(
+            f"evaluate.tasks.{task.name}",
+            f"{offering[0]} offers tools through the chat template, and this model is asked without one",
+            "Give model.chat_template, or ask for calls in text: bfcl_prompt.",
+        )
     own = [name for name, lm_task in by_name.items() if getattr(lm_task.config, "gen_prefix", None)]
     if task.prefill and own:
         raise RecipeError(
@@ -210,12 +252,23 @@ def _check_mode(task: Task, by_name: dict[str, Any], chat: bool) -> None:
 def _sampled_metrics(samples: list[dict[str, Any]], tokenizer: Any, settings: Evaluate) -> dict[str, Any]:
     answers = [filtered_answers(s) for s in samples]
     lengths = [[float(len(tokenizer(a, add_special_tokens=False)["input_ids"])) for a in texts] for texts in answers]
-    return statistics.summarise(
+    cells = statistics.summarise(
         [s["scores"] for s in samples],
         [[" ".join(a.split()) for a in texts] for texts in answers],
         lengths,
         confidence=settings.confidence,
     )
+    return cells | _parts(samples, settings.confidence)
+
+
+def _parts(samples: list[dict[str, Any]], confidence: float) -> dict[str, Any]:
+    """pass@1 of each part of a benchmark whose questions say which they belong to, such as levels of difficulty."""
+    scores: dict[str, list[float]] = {}
+    for sample in samples:
+        part = sample["doc"].get(PART) if isinstance(sample["doc"], dict) else None
+        if isinstance(part, str):
+            scores.setdefault(part, []).append(float(np.mean([score >= 1 for score in sample["scores"]])))
+    return {f"{part} pass@1": statistics.mean_cell(each, confidence=confidence) for part, each in scores.items()}
 
 
 def filtered_answers(sample: dict[str, Any]) -> list[str]:
@@ -240,10 +293,14 @@ def _reported_metrics(results: dict[str, Any], n: int, confidence: float) -> dic
 
 def _mean_metrics(results: dict[str, Any], samples: list[dict[str, Any]], confidence: float) -> dict[str, Any]:
     """Those of the reported metrics that are means over questions, with the intervals of all means: see `mean_cell`."""
-    out = {}
+    out: dict[str, Any] = {}
     for label, name, value in _metrics_of(results):
         metric, _, kind = name.partition(",")
         values = [s[metric] for s in samples if metric in s and s.get("filter", "none") in (kind, "none")]
+        if values and all(isinstance(v, list) and v for v in values):
+            cell = statistics.pooled_cell(values, confidence=confidence)
+            out |= {label: cell} if abs(cell["value"] - value) < 1e-6 else {}
+            continue
         scores = [float(v) for v in values if isinstance(v, bool | int | float | np.number)]
         if scores and len(scores) == len(values) and abs(np.mean(scores) - value) < 1e-6:
             out[label] = statistics.mean_cell(scores, confidence=confidence)
@@ -259,5 +316,19 @@ def _metrics_of(results: dict[str, Any]) -> Iterator[tuple[str, str, float]]:
 
 
 def _log(sample: dict[str, Any]) -> dict[str, Any]:
-    fields = ("doc_id", "doc", "target", "resps", "filtered_resps", "exact_match", "scores", "acc", "prompt_hash")
-    return {k: sample[k] for k in fields if k in sample}
+    fields = (
+        "doc_id",
+        "doc",
+        "target",
+        "resps",
+        "filtered_resps",
+        "exact_match",
+        "scores",
+        "acc",
+        "prompt_hash",
+        "prompt_level_strict_acc",
+    )
+    row = {k: sample[k] for k in fields if k in sample}
+    if isinstance(row.get("doc"), dict):
+        row["doc"] = {name: value for name, value in row["doc"].items() if name not in UNLOGGED}
+    return row

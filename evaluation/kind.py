@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any, ClassVar
 
-from evaluation import benchmark_files, generation
+from evaluation import benchmark_files, generation, named_files
 from pipelines import environments, verifiers
 from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.recipe import search_models
@@ -27,6 +27,7 @@ from pipelines.recipe.stage_kind import (
     VERIFIERS,
     Kind,
     Node,
+    Place,
     Port,
     Reads,
 )
@@ -131,6 +132,7 @@ class EvaluateKind(Kind):
                         "Evaluate it in a stage without endpoints.",
                     )
         _check_decoding(node.settings)
+        _check_files(node.settings)
         for task in node.settings.tasks:
             if fault := generation.fault(task.sampling):
                 raise RecipeError(problems=[fault.inside(f"evaluate.tasks.{task.name}.sampling")])
@@ -169,16 +171,19 @@ class EvaluateKind(Kind):
             in_key["evaluate", "guidance", "base"] = _label_of(node).get(evaluate.guidance.base)
         names, files = search_models.read_models(evaluate.search or [], "evaluate", listed=True)
         in_key["evaluate", "include"] = None
+        named, in_key_files = _named_files(evaluate)
         return Reads(
             {"evaluate": resolve(evaluate), "model": model},
-            in_key=in_key | names,
+            in_key=in_key | names | in_key_files,
+            files=named,
             models=base_files(node) | files,
             benchmarks=[([t.asks for t in evaluate.tasks], evaluate.include)],
             environment_problems=[
                 [task["limit"], *(task["environment"][name] for name in DECIDES)]
                 for task in resolve(evaluate)["tasks"]
                 if task["environment"]
-            ],
+            ]
+            + [[t.asks, t.start_date, t.end_date] for t in evaluate.tasks if t.start_date or t.end_date],
             modules=["evaluation.scoring"],
             skip=_not_entered(evaluate),
             environments={t.environment.task for t in evaluate.tasks if t.environment is not None},
@@ -187,7 +192,7 @@ class EvaluateKind(Kind):
             ],
             verifies=True,
             verifiers=_verifiers(evaluate),
-            libraries=(*VERIFIERS, *TEXT, *TORCH, "datasets", "lm_eval"),
+            libraries=(*VERIFIERS, *TEXT, *TORCH, "datasets", "lm_eval", *_detectors(evaluate)),
             computes=bool(node.named("models")),
         )
 
@@ -204,6 +209,23 @@ class EvaluateKind(Kind):
         }
 
 
+def _detectors(settings: Evaluate) -> tuple[str, ...]:
+    """What detects the languages that IFEval asks for."""
+    return ("langdetect",) if any(task.asks == "ifeval" for task in settings.tasks) else ()
+
+
+def _named_files(settings: Evaluate) -> tuple[dict[str, str], dict[Place, Any]]:
+    """The files that tasks name, by their labels in the key, and what stands there instead of their paths."""
+    files: dict[str, str] = {}
+    in_key: dict[Place, Any] = {}
+    for number, task in enumerate(settings.tasks):
+        if task.data is not None:
+            in_key["evaluate", "tasks", number, "data"] = "a local file"
+            paths = named_files.files_of(task.asks, task.data)
+            files |= {f"benchmark/{number}/{place}": str(path) for place, path in enumerate(paths)}
+    return files, in_key
+
+
 def _not_entered(settings: Evaluate) -> frozenset[str]:
     """Modules that a stage with these settings does not import."""
     used = {"evaluation.searching": settings.search is not None, "evaluation.endpoint": bool(settings.models)}
@@ -218,6 +240,8 @@ def _verifiers(settings: Evaluate) -> frozenset[str] | None:
             declared: Iterable[str] | None = environments.verifiers_of(task.environment.task)
         else:
             declared = None if settings.include else benchmark_files.verifiers_of(task.asks)
+            if task.asks in named_files.BENCHMARKS and not settings.include:
+                declared = named_files.BENCHMARKS[task.asks].verifiers
         if declared is None:
             return None
         named.update(declared)
@@ -255,6 +279,16 @@ def _check_decoding(settings: Evaluate) -> None:
                 f"is greedy, so all candidates of {several[0]} would be equal",
                 "Give it a temperature above 0.",
             )
+
+
+def _check_files(settings: Evaluate) -> None:
+    """What tasks name is what their benchmarks read."""
+    for number, task in enumerate(settings.tasks):
+        dated = task.start_date is not None or task.end_date is not None
+        refused = named_files.refusal(task.asks, data=task.data, dated=dated) if task.environment is None else None
+        if refused is not None:
+            field, problem, fix = refused
+            raise RecipeError(f"evaluate.tasks.{number}.{field}", problem, fix)
 
 
 def _label_of(node: Node) -> dict[str, str]:

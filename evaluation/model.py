@@ -117,10 +117,15 @@ class SamplerLM(HFLM):
         self.sampler = TorchSampler(model, stop=stops, pad=pad, dtype=dtype, rows=batch_size)
         self._ends, self._cut = frozenset(stops), list[bool]()
 
-    def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+    def apply_chat_template(
+        self,
+        chat_history: list[dict[str, str]],
+        add_generation_prompt: bool = True,
+        tools: list[dict[str, Any]] | None = None,
+    ) -> str:
         """The text that the training stages render, for lm-eval; with `prefill` where the assistant is to speak."""
         options: dict[str, Any] = {} if add_generation_prompt else {"continue_final_message": True}
-        text = render_text(self.tokenizer, chat_history, generation_prompt=add_generation_prompt, **options)
+        text = render_text(self.tokenizer, chat_history, tools, generation_prompt=add_generation_prompt, **options)
         return text + (self.prefill or "") if add_generation_prompt else text
 
     def tok_encode(

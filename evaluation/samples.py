@@ -13,7 +13,7 @@ from pipelines.base.files import digest, json_lines
 
 TRUNCATED = "truncated_share"
 """Of a question's answers: those that were cut at the token limit. A metric of every task whose answers are drawn, too."""
-SCORES = ("scores", "acc", "exact_match", "acc_norm")
+SCORES = ("scores", "acc", "exact_match", "acc_norm", "prompt_level_strict_acc")
 """Where a task's log holds its scores: one a sample, or one in all."""
 
 

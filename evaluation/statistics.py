@@ -122,6 +122,26 @@ def mean_cell(values: Sequence[float], *, confidence: float = 0.95) -> dict[str,
     return intervals.body(float(x.mean()), ends, len(x))
 
 
+def pooled_cell(verdicts: Sequence[Sequence[float]], *, confidence: float = 0.95) -> dict[str, float]:
+    """Share of all verdicts of all problems, which may have different numbers of them, as value, low, high, n problems.
+
+    The interval is `share_interval` of the linearised ratio (Cochran 1977, section 6.3): problem i stands for
+    share + (correct_i - share * count_i) / mean count.
+
+    Args:
+        verdicts: per problem, 0 or 1 for each of its parts.
+
+    >>> cell = pooled_cell([[1, 1, 1], [0]])
+    >>> cell["value"], cell["n"], cell["low"] < 0.5 < cell["high"] < 1
+    (0.75, 2, True)
+    """
+    correct = np.asarray([sum(each) for each in verdicts], dtype=np.float64)
+    count = np.asarray([len(each) for each in verdicts], dtype=np.float64)
+    share = float(correct.sum() / count.sum())
+    linearised = share + (correct - share * count) / count.mean()
+    return intervals.body(share, intervals.share_interval(linearised, confidence), len(count))
+
+
 def count_cell(values: Sequence[float], *, confidence: float = 0.95) -> dict[str, float]:
     """Mean over problems of what is counted (tokens, turns), as value, low, high, n; see `mean_interval`."""
     ends = intervals.mean_interval(values, confidence, least=0.0)

@@ -65,7 +65,7 @@ def read_file(path: Path, name: str | None = None, limits: Limits | None = None)
     packed = path.suffix.lower() == ".gz"
     suffix = (path.suffixes[-2] if packed and len(path.suffixes) > 1 else path.suffix).lower()
     readers: dict[str, Callable[[Path, str, Limits], Iterator[Row]]] = {
-        ".jsonl": _json_lines, ".ndjson": _json_lines, ".json": _json_file, ".csv": _csv, ".parquet": _parquet,
+        ".jsonl": json_lines, ".ndjson": json_lines, ".json": _json_file, ".csv": _csv, ".parquet": _parquet,
     }  # fmt: skip
     if suffix not in readers:
         raise refuse(path, "its ending is none that is read", "Use .jsonl, .json, .csv (or .gz of them) or .parquet.")
@@ -83,7 +83,7 @@ def _too_long(length: int, limits: Limits) -> RowError:
     return RowError("row", "the row is too long", f"{length:,} bytes, max_row_bytes is {limits.row_bytes:,}")
 
 
-def _json_lines(path: Path, name: str, limits: Limits) -> Iterator[Row]:
+def json_lines(path: Path, name: str, limits: Limits) -> Iterator[Row]:
     with open_text(path, limits.unpacked_ratio) as handle:
         for number, line, length in lines(handle, limits.row_bytes):
             if not line.strip():

@@ -129,6 +129,7 @@ class CurateKind(Kind):
         for other in asking:
             asked = other.kind.reads(other)
             reads.benchmarks += asked.benchmarks
+            reads.files |= asked.files
             reads.environment_problems += asked.environment_problems
             reads.environments |= asked.environments
             reads.environment_settings += asked.environment_settings

@@ -41,7 +41,7 @@ def check_unread_fields(played: PlayedTask, task: Any) -> None:
         raise ValueError(f"{task.name}: episodes of an environment have no `benchmark`")
     if task.prefill and played.max_turns > 1:
         raise ValueError(f"{task.name}.prefill: episodes of several turns have none. Leave it out, or set max_turns: 1")
-    for name in ("few_shot", "sampling", "chat"):
+    for name in ("few_shot", "sampling", "chat", "data", "start_date", "end_date"):
         if getattr(task, name) not in (None, {}):
             raise ValueError(
                 f"{task.name}.{name}: episodes of an environment do not read it; `environment` has their max_tokens, temperature "

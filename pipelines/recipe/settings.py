@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from pipelines.contract.fields import Function, Label, Line, Seed, Settings, free
+from pipelines.contract.fields import Day, Function, Label, Line, Seed, Settings, free
 from pipelines.contract.model_endpoint import ModelEndpoint
 from pipelines.contract.sampling import Mismatch, Sampling
 from pipelines.recipe.guidance import GuidedColumns
@@ -280,6 +280,12 @@ class Task(Settings):
     """A system message for every question, after the one that the model was trained with."""
     prefill: str | None = Field(None, min_length=1, max_length=100_000)
     """Text that each answer begins with and the model continues: the start of its thoughts, or their end. Not part of the answer."""
+    data: Line | None = None
+    """A local file with the benchmark's rows in its own columns, for `livecodebench`, `bfcl`, `bfcl_prompt` and `ifeval`."""
+    start_date: Day | None = None
+    """Ask only what was published on this day (`2025-01-01`) or later, where the benchmark's rows say when."""
+    end_date: Day | None = None
+    """Ask only what was published on this day or earlier."""
 
     def joined_system_prompt(self, own: str | None) -> str:
         """The model's own system message, if it has one, followed by the task's; empty without both."""
@@ -298,6 +304,8 @@ class Task(Settings):
             raise ValueError(
                 f"{self.name}: `system` and `prefill` go through the chat template; leave `chat: false` out"
             )
+        if self.start_date is not None and self.end_date is not None and self.start_date > self.end_date:
+            raise ValueError(f"{self.name}: start_date {self.start_date} is after end_date {self.end_date}")
         return self
 
 

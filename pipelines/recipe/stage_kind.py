@@ -94,8 +94,10 @@ class Reads:
     """Label in the key → model."""
     benchmarks: list[tuple[list[str], str | None]] = field(default_factory=list)
     """Names of benchmarks, and a folder with more of them."""
+    files: dict[str, str] = field(default_factory=dict)
+    """Label in the key → the path of a further file that is read."""
     environment_problems: list[list[Any]] = field(default_factory=list)
-    """What decides on each set of environments' problems that models are asked, as benchmarks ask theirs."""
+    """What decides on each set of problems that models are asked, beside the benchmark's name: an environment's, or those of some days."""
     modules: list[str] = field(default_factory=list)
     """Modules that are imported by name: methods, benchmarks' code."""
     plugins: list[str] = field(default_factory=list)

@@ -209,6 +209,8 @@ def of_stage(recipe: Recipe, reads: Reads, benchmarks: Path) -> tuple[Files, lis
         if 0 < len(text) < 1000 and "\0" not in text and path.is_file():
             name = f"environment/{text}"
             files.digests[name], files.where[name] = file_sha256(path), text
+    for label, text in reads.files.items():
+        files.digests[label], files.where[label] = file_sha256(Path(text)), text
     model = recipe.model
     for label, each in reads.models.items():
         if each.path and (read_files := model_source(each.path, weights=each.weights, code=model.trust_remote_code)):

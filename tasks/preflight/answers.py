@@ -19,7 +19,11 @@ from tasks.preflight import rules as preflight_rules
 
 ANSWERED_BY = tuple(
     f"{folder}/*.py"
-    for folder in ("tasks/preflight", *(f"pipelines/{name}" for name in ("curate", "data", "engine", "environments")))
+    for folder in (
+        "tasks/preflight",
+        "evaluation",
+        *(f"pipelines/{name}" for name in ("curate", "data", "engine", "environments")),
+    )
 )
 """The code that answers: another version of it may say more."""
 MOST = 5000

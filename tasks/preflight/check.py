@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from evaluation import programs
+from evaluation import named_files, programs
 from pipelines.base.distribution import install_hint
 from pipelines.base.errors import ModelError, Problem, RecipeError, did_you_mean
 from pipelines.base.files import digest, free_bytes
@@ -296,6 +296,9 @@ def _sandbox(recipe: Recipe, nodes: list[Node]) -> Iterator[Problem]:
     verifiers += [spec.get("verifier") for terms in rewards for _, spec in terms]
     evaluated = [task.asks for n in nodes if isinstance(n.settings, Evaluate) for task in n.settings.tasks]
     verifiers += ["python" for name in evaluated if name in programs.TASKS]
+    verifiers += [
+        each for name in evaluated if name in named_files.BENCHMARKS for each in named_files.BENCHMARKS[name].verifiers
+    ]
     if any(v in SANDBOXED for v in verifiers) and any(n.kind.reads(n).verifies for n in nodes):
         try:
             isolation.best(recipe.sandbox == "limits_only")
@@ -398,6 +401,8 @@ def _evaluate(stage: str, evaluate: Evaluate, questions: list[Question]) -> Iter
             own = set(own_tasks(Path(include)))
     for number, task in enumerate(evaluate.tasks):
         field = f"{stage}.tasks.{number}"
+        if task.environment is None and (lacking := named_files.missing(task.asks, task.data)) is not None:
+            yield Problem(field, *lacking)
         if task.environment is not None:
             played = task.environment
             ask = {
@@ -414,6 +419,12 @@ def _evaluate(stage: str, evaluate: Evaluate, questions: list[Question]) -> Iter
             ask = {"ask": "benchmark", "name": task.asks, "include": include, "own": task.asks in own}
             ask |= {"endpoints": True} if evaluate.models else {}
             questions.append((field, "" if task.asks in own else fix, ask))
+        elif task.data is not None or task.start_date or task.end_date:
+            options = named_files.options(task.data, task.start_date, task.end_date)
+            paths = [str(path) for path in named_files.files_of(task.asks, task.data)] if task.data else []
+            questions.append(
+                (field, "", {"ask": "benchmark_rows", "name": task.asks, "options": options, "files": paths})
+            )
 
 
 def _limits(recipe: Recipe, nodes: list[Node], known: dict[str, dict[str, Any]]) -> Iterator[Problem]:

@@ -231,6 +231,16 @@ def _benchmarks(question: dict[str, Any]) -> dict[str, Any]:
     return {}
 
 
+def _rows(question: dict[str, Any]) -> dict[str, Any]:
+    """Every row of a benchmark of ours can be asked."""
+    from evaluation import harness
+    from pipelines.recipe.settings import Evaluate
+
+    settings = Evaluate.model_validate({"tasks": [{"name": question["name"], **question["options"]}]})
+    _first_question(harness.load_task(harness.manager(settings), settings.tasks[0]), question["name"])
+    return {}
+
+
 def _first_question(tasks: dict[str, Any], name: str) -> None:
     """A benchmark's first question is rendered."""
     for task in tasks.values():
@@ -247,6 +257,7 @@ ANSWERS = {
     "fresh": _fresh_model,
     "problems": _problems,
     "benchmark": _benchmarks,
+    "benchmark_rows": _rows,
     preflight_rules.ASK: preflight_rules.answer,
     preflight_data.ASK: preflight_data.answer,
 }

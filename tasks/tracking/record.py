@@ -26,7 +26,7 @@ ALWAYS = (
     "rlvr.objective.kind", "rlvr.divergence.kind", "rlvr.loss_aggregation.kind",
 )  # fmt: skip
 """Settings that runs are sorted by: given as parameters even where they are the default."""
-HEADLINES = ("pass@1", "exact_match", "acc_norm", "acc")
+HEADLINES = ("pass@1", "exact_match", "acc_norm", "acc", "prompt_level_strict_acc")
 """Metrics that come first, in this order."""
 DIGITS = 6
 """Significant digits of scores: MLflow's table prints all that a number has."""
