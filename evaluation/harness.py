@@ -265,7 +265,8 @@ def _parts(samples: list[dict[str, Any]], confidence: float) -> dict[str, Any]:
     """pass@1 of each part of a benchmark whose questions say which they belong to, such as levels of difficulty."""
     scores: dict[str, list[float]] = {}
     for sample in samples:
-        part = sample["doc"].get(PART) if isinstance(sample["doc"], dict) else None
+        doc = sample.get("doc")
+        part = doc.get(PART) if isinstance(doc, dict) else None
         if isinstance(part, str):
             scores.setdefault(part, []).append(float(np.mean([score >= 1 for score in sample["scores"]])))
     return {f"{part} pass@1": statistics.mean_cell(each, confidence=confidence) for part, each in scores.items()}

@@ -31,8 +31,7 @@ from pipelines.recipe.source import Source
 
 BASE = "base"
 """As an input: the recipe's own model."""
-DATA, MODEL, SAMPLES, SCORES = "data", "model", "samples", "scores"
-REWARD_MODEL = "reward_model"
+DATA, MODEL, SAMPLES, SCORES, REWARD_MODEL = "data", "model", "samples", "scores", "reward_model"
 """What stages make: a folder with splits, with `model/`, with sampled completions, with `results.json`, with a reward model in `model/`."""
 MAKES = (DATA, MODEL, SAMPLES, SCORES, REWARD_MODEL)
 KIND_NAME = re.compile(r"[a-z][a-z_]{0,39}")
@@ -45,8 +44,7 @@ Place = tuple[str | int, ...]
 """Where a field is in the settings of a key: ("curate", "sources", 0, "path")."""
 VERIFIERS = ("reasoning-gym", "sympy", "mpmath")
 TEXT = ("tokenizers", "transformers", "jinja2", "numpy", "pyarrow")
-TORCH = ("torch", "peft", "safetensors", "scipy")
-QLORA = ("bitsandbytes",)
+TORCH, QLORA = ("torch", "peft", "safetensors", "scipy"), ("bitsandbytes",)
 """Libraries that score answers, render and tokenise text, compute models, and store them in four bits."""
 IMPORTED_LATE = {
     "transformers": ("transformers.models.auto.tokenization_auto",),

@@ -154,9 +154,8 @@ def test_the_model_reads_the_tools_in_its_template(tmp_path):
     tokenizer = train_tokenizer("char", 128, [SMALL.read_text()], tools=True)
     lm = SamplerLM(toys.model("llama", len(tokenizer)), tokenizer, batch_size=8)
     asked = []
-    lm.draw = lambda requests, *rest: (
-        asked.extend(r.args[0] for r in requests.values()) or SamplerLM.draw(lm, requests, *rest)
-    )
+    render = lm.apply_chat_template
+    lm.apply_chat_template = lambda *arguments, **options: asked.append(render(*arguments, **options)) or asked[-1]
     settings = Evaluate.model_validate(
         {"tasks": [{"name": "bfcl_small", "limit": 2, "system": "Be brief.", "sampling": {"max_gen_toks": 2}}]}
     )
