@@ -10,6 +10,7 @@ import toys
 import yaml
 
 from evaluation import harness, named_files
+from evaluation.documents import questions
 from pipelines.base.errors import RecipeError
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
@@ -67,6 +68,16 @@ def test_keys_hang_on_the_rows_and_the_days_and_not_on_the_path(tmp_path):
     shorter = key(tmp_path, task)
     for other in (dated, shorter):
         assert all(other[stage] != first[stage] for stage in first), "curation removes what the evaluation asks"
+
+
+def test_every_file_s_questions_are_kept_out_of_the_training_data(tmp_path):
+    tasks = []
+    for number in (1, 2):
+        path = tmp_path / f"{number}.jsonl"
+        row = {"key": 1, "prompt": f"Say {number}.", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
+        path.write_text(json.dumps(row) + "\n")
+        tasks.append({"name": f"of{number}", "benchmark": "ifeval", "data": str(path)})
+    assert [text for _, text in questions({"tasks": tasks})] == ["Say 1.", "Say 2."]
 
 
 def test_plan_reads_the_rows(tmp_path, home):
