@@ -24,7 +24,7 @@ def questions(evaluate: dict[str, Any]) -> Iterator[tuple[str, str]]:
         for problem in problems(task.environment, task.limit) if task.environment is not None else ():
             yield task.name, "\n".join(m["content"] for m in problem.prompt if m["role"] == "user")
     asked = [task for task in settings.tasks if task.environment is None]
-    for task in {(task.asks, task.data, task.start_date, task.end_date): task for task in asked}.values():
+    for task in {(task.asks, *task.rows.items()): task for task in asked}.values():
         for name, lm_task in harness.load_task(tasks, task).items():
             for doc in lm_task.eval_docs:
                 text = lm_task.doc_to_text(doc)

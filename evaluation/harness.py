@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation import intervals, named_files, programs, statistics
+from evaluation import intervals, programs, statistics
 from evaluation.benchmark_files import BENCHMARKS
 from evaluation.samples import TRUNCATED
 from pipelines.base.errors import RecipeError, UserError, did_you_mean
@@ -92,10 +92,9 @@ def load_task(tasks: Any, task: Task) -> dict[str, Any]:
     """
     from lm_eval.tasks import get_task_dict
 
-    options = named_files.options(task.data, task.start_date, task.end_date)
-    member = {"task": task.asks, "dataset_kwargs": options}
+    member = {"task": task.asks, "dataset_kwargs": task.rows}
     try:
-        loaded = get_task_dict([{"group": f"of {task.name}", "task": [member]} if options else task.asks], tasks)
+        loaded = get_task_dict([{"group": f"of {task.name}", "task": [member]} if task.rows else task.asks], tasks)
     except UserError:
         raise
     except (OSError, ValueError, ConnectionError, ImportError) as error:

@@ -91,9 +91,3 @@ def only(data: str) -> Path | None:
     """The one file that a path or a glob names; None where there is none or several."""
     files = data_files(data)
     return files[0] if len(files) == 1 else None
-
-
-def options(data: str | None, start_date: str | None, end_date: str | None) -> dict[str, str]:
-    """Of a task, for the function that makes a benchmark's documents."""
-    named = {"data": data, "start_date": start_date, "end_date": end_date}
-    return {name: value for name, value in named.items() if value is not None}

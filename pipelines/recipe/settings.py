@@ -296,6 +296,12 @@ class Task(Settings):
         """lm-eval's name of the task."""
         return self.benchmark or self.name
 
+    @property
+    def rows(self) -> dict[str, str]:
+        """What says which rows the benchmark asks, as far as it is given."""
+        named = {"data": self.data, "start_date": self.start_date, "end_date": self.end_date}
+        return {name: value for name, value in named.items() if value is not None}
+
     @model_validator(mode="after")
     def _mode(self) -> Task:
         if self.environment is not None:

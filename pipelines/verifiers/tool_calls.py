@@ -20,7 +20,6 @@ import json
 from collections import Counter
 from typing import Any
 
-from pipelines.verifiers._allowed_calls import match, python_calls
 from pipelines.verifiers._code import blocks
 from pipelines.verifiers.in_process import answer_text
 from pipelines.verifiers.json_schema import strict
@@ -120,6 +119,8 @@ def verify(completion: str, answer: str, info: dict[str, Any]) -> Verdict:
 
 def _allowed(completion: str, info: dict[str, Any]) -> Verdict:
     """By BFCL's rules; a text that cannot be read has no calls."""
+    from pipelines.verifiers._allowed_calls import match, python_calls
+
     wanted = info["possible_answer"]
     predicted: list[Call] | None
     try:

@@ -419,11 +419,10 @@ def _evaluate(stage: str, evaluate: Evaluate, questions: list[Question]) -> Iter
             ask = {"ask": "benchmark", "name": task.asks, "include": include, "own": task.asks in own}
             ask |= {"endpoints": True} if evaluate.models else {}
             questions.append((field, "" if task.asks in own else fix, ask))
-        elif task.data is not None or task.start_date or task.end_date:
-            options = named_files.options(task.data, task.start_date, task.end_date)
+        elif task.rows:
             paths = [str(path) for path in named_files.files_of(task.asks, task.data)] if task.data else []
             questions.append(
-                (field, "", {"ask": "benchmark_rows", "name": task.asks, "options": options, "files": paths})
+                (field, "", {"ask": "benchmark_rows", "name": task.asks, "options": task.rows, "files": paths})
             )
 
 
