@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from pipelines.curate.values import RowError, normalise, plain, text_of
 from pipelines.data import pairs, samples, steps
-from pipelines.data.records import PREFERENCES, TURN_WEIGHTS
+from pipelines.data.records import EFFORT, PREFERENCES, TURN_WEIGHTS, Problem
 from pipelines.recipe.settings import Source
 
 ORIGIN = "sampled_from"
 """In a record's info: uid of the problem whose completion or pair it holds."""
 DIVIDED = "divided_again"
 """In a record's info: how often curation divided records into splits that came from a split before."""
+TEXTS = (*pairs.TEXTS, pairs.COMPLETION, "judged", "solution")
+"""What a record of a problem may hold beside it, in its info."""
 RESERVED = frozenset(
     {
         "environment", "toolbox", "tools", "corpus", "split", "solution", ORIGIN, DIVIDED, TURN_WEIGHTS, PREFERENCES,
@@ -119,3 +122,16 @@ def missing(value: Any) -> bool:
     (True, False)
     """
     return value is None or (isinstance(value, (str, bytes, list, dict)) and not value)
+
+
+def text_key(problem: Problem) -> str:
+    """What tells records of one problem apart: the texts that they hold, empty for the problem itself."""
+    if ORIGIN not in problem.info:
+        return ""
+    texts = [str(problem.info.get(name, "")) for name in TEXTS] + list(problem.info.get(steps.STEPS, ()))
+    if EFFORT in problem.info:
+        texts.append(str(problem.info[EFFORT]))
+    parts = {name: problem.info[name] for name in pairs.PARTS if name in problem.info}
+    if parts or any(message["role"] == "assistant" for message in problem.prompt):
+        texts.append(json.dumps([problem.prompt, parts]))
+    return "\0".join(texts)

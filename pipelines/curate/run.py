@@ -14,9 +14,9 @@ import xxhash
 
 from pipelines.base.errors import DataError
 from pipelines.contract.model_settings import Model
-from pipelines.curate import card, control, offered, selected, sources
+from pipelines.curate import card, control, offered, sources
 from pipelines.curate.answered import has_answers
-from pipelines.curate.cells import DIVIDED, ORIGIN, Cells
+from pipelines.curate.cells import DIVIDED, ORIGIN, TEXTS, Cells, text_key
 from pipelines.curate.formats import Row
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
@@ -195,7 +195,7 @@ class _Kept:
         self.origins.append(origin)
         if self.minhash is not None:
             self._signatures += self.minhash(shingles(text, self.shingle)).tobytes()
-            self._answers.append(exact_key(problem.answer + selected.text_key(problem)))
+            self._answers.append(exact_key(problem.answer + text_key(problem)))
 
     def signatures(self) -> np.ndarray:
         """uint32 [kept rows, permutations]."""
@@ -233,7 +233,7 @@ def _first_pass(
                 problem = _problem(cells, source, curate.self_check, answered)
                 text = prompt_text(problem)
                 alike.add(problem)
-                if not kept.first_with_prompt(exact_key(text + selected.text_key(problem))):
+                if not kept.first_with_prompt(exact_key(text + text_key(problem))):
                     counts.drop("exact_duplicate", problem, "the same prompt came earlier")
                     continue
                 kept.claim_uid(problem.uid)
@@ -310,7 +310,7 @@ def _tokenizer(model: Model, work: Path, out: Path, samples: Mapping[int, Path])
             yield problem.answer
             for tool in problem.tools or ():
                 yield offered.signature(tool)
-            yield from (str(problem.info[name]) for name in (*selected.TEXTS, RAW_TEXT) if problem.info.get(name))
+            yield from (str(problem.info[name]) for name in (*TEXTS, RAW_TEXT) if problem.info.get(name))
             yield from (m["content"] for name in PARTS for m in problem.info.get(name, ()))
             yield from problem.info.get(STEPS, ())
 

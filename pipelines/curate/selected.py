@@ -17,13 +17,11 @@ from typing import Any
 from pipelines import verifiers
 from pipelines.base.errors import DataError
 from pipelines.curate import labelled, preferred, ranked, segments
-from pipelines.curate.cells import DIVIDED, ORIGIN
+from pipelines.curate.cells import DIVIDED, ORIGIN, text_key
 from pipelines.data import chat, dataset, pairs, samples, steps
 from pipelines.data.records import EFFORT, Problem
 from pipelines.recipe.selection import Selection
 
-TEXTS = (*pairs.TEXTS, pairs.COMPLETION, "judged", "solution")
-"""What a record of a problem may hold beside it, in its info."""
 Completion = dict[str, Any]
 """A row of the samples."""
 COLUMNS = (*dataset.SCHEMA, "sample", "text", "score", "correct", "stop", "completion_ids")
@@ -109,19 +107,6 @@ def _nearest(folder: Path, select: Selection) -> Iterator[Problem]:
 
     for _, problem in heapq.nsmallest(select.problems, ranked_problems(), key=lambda pair: pair[0]):
         yield problem
-
-
-def text_key(problem: Problem) -> str:
-    """What tells records of one problem apart: the texts that they hold, empty for the problem itself."""
-    if ORIGIN not in problem.info:
-        return ""
-    texts = [str(problem.info.get(name, "")) for name in TEXTS] + list(problem.info.get(steps.STEPS, ()))
-    if EFFORT in problem.info:
-        texts.append(str(problem.info[EFFORT]))
-    parts = {name: problem.info[name] for name in pairs.PARTS if name in problem.info}
-    if parts or any(message["role"] == "assistant" for message in problem.prompt):
-        texts.append(json.dumps([problem.prompt, parts]))
-    return "\0".join(texts)
 
 
 def _segments(problem: Problem, rows: list[Completion], select: Selection, seed: int) -> Iterator[Problem]:

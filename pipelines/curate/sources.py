@@ -13,7 +13,6 @@ from pathlib import Path
 
 from pipelines.base import plugins
 from pipelines.base.errors import DataError, did_you_mean
-from pipelines.curate import selected
 from pipelines.curate.formats import ENDINGS, Limits, Row, narrow, read_file, shorten
 from pipelines.curate.values import RowError
 from pipelines.data.dataset import to_row
@@ -132,6 +131,8 @@ def _environment(source: Source) -> Iterator[Row]:
 
 def _stage(source: Source, folder: Path | None) -> Iterator[Row]:
     """Rows whose columns are those of a curated record."""
+    from pipelines.curate import selected
+
     assert folder is not None and source.select is not None
     for number, problem in enumerate(selected.problems(folder, source.select, source.seed), 1):
         yield Row(str(source.path), number, to_row(problem))
