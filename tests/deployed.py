@@ -164,15 +164,21 @@ class Deployed:
                     alive.append(process)
         return alive
 
+    def working(self, stage: str) -> set[int]:
+        """Pids of the processes that work on a stage; not those that wait for their turn with all that it imports."""
+        pids = set()
+        for lock in self.home.glob(f"runs/.work/{stage}-*/lock"):
+            with contextlib.suppress(OSError):  # one may end while it is looked at
+                pids.add(int(lock.read_text() or 0))
+        return pids
+
     def pause(self, stage: str, run: str, seconds: float = 500) -> psutil.Process:
         """Suspend the process of a stage of a flow run as soon as it works, so that it cannot end before it is killed."""
-        module = "evaluation" if stage == "evaluate" else f"pipelines.{stage}"
         ranks: list[psutil.Process] = []
 
         def works() -> bool:
             assert self.state(run) not in FINAL, self.explain(run)
-            with contextlib.suppress(psutil.Error):  # one may end while it is looked at
-                ranks[:] = [p for p in self.processes(run) if {"--rank", module} <= set(p.cmdline())]
+            ranks[:] = [p for p in self.processes(run) if p.pid in self.working(stage)]
             return bool(ranks)
 
         self.until(works, seconds)

@@ -153,6 +153,10 @@ def test_what_compiling_gains_is_measured_for_both(capsys):
     assert all("first_s" in line for line in lines)
 
 
+@pytest.mark.skipif(
+    torch.version.cuda is not None and not torch.cuda.is_available(),
+    reason="a build with CUDA asks the GPU for its stream",
+)
 def test_the_roofline_of_a_gpu(begun, capsys, monkeypatch):
     """Where everything is computed, what is timed, and what comes out; the numbers are a CPU's."""
     from benchmarks import roofline

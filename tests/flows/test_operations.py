@@ -141,7 +141,7 @@ def test_one_gpu_stage_at_a_time(site):
         time.sleep(5)
         limit = site.ask("/v2/concurrency_limits/gpu")
         assert (limit["limit"], limit["active_slots"]) == (1, 1)
-        sft = [p for p in site.processes() if "pipelines.sft" in p.cmdline() and "--rank" in p.cmdline()]
+        sft = [p for p in site.processes() if p.pid in site.working("sft")]
         assert sft == [rank], "one computes"
         rank.resume()
         assert site.ended(first) == site.ended(second) == "COMPLETED"
