@@ -15,6 +15,7 @@ from typing import Any
 
 from evaluation import own_rows
 from evaluation.own_rows import RowFault
+from pipelines.data.chat import with_system_prompt
 from pipelines.verifiers._allowed_calls import NESTED, TYPES
 
 COLUMNS: dict[str, type | tuple[type, ...]] = {"id": str, "question": list, "function": list}
@@ -86,8 +87,7 @@ def _asked(
     tools = ""
     if as_text:
         system = _SYSTEM.format(functions=json.dumps(shown, indent=4))
-        own = [message["content"] for message in messages[:1] if message["role"] == "system"]
-        messages = [{"role": "system", "content": "\n\n".join([system, *own])}, *messages[len(own) :]]
+        messages = with_system_prompt(messages, system)
     else:
         tools = json.dumps([{"type": "function", "function": tool(function)} for function in shown])
         functions = [function | {"name": tool_name(function["name"])} for function in functions]

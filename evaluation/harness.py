@@ -13,6 +13,7 @@ from evaluation import intervals, programs, statistics
 from evaluation.benchmark_files import BENCHMARKS
 from evaluation.samples import TRUNCATED
 from pipelines.base.errors import RecipeError, UserError, did_you_mean
+from pipelines.data.chat import with_system_prompt
 from pipelines.recipe.settings import Evaluate, Task
 
 LIKELIHOODS = ("multiple_choice", "loglikelihood", "loglikelihood_rolling")
@@ -195,10 +196,7 @@ def _ask_messages(lm: Any, lm_task: Any) -> None:
     def context(doc: Any, *arguments: Any, **options: Any) -> Any:
         if not options.get("apply_chat_template") or not isinstance(doc, dict) or not doc.get(MESSAGES):
             return by_lm_eval(doc, *arguments, **options)
-        messages = json.loads(doc[MESSAGES])
-        if own := options.get("system_instruction"):
-            first = [m["content"] for m in messages[:1] if m["role"] == "system"]
-            messages = [{"role": "system", "content": "\n\n".join([own, *first])}, *messages[len(first) :]]
+        messages = with_system_prompt(json.loads(doc[MESSAGES]), options.get("system_instruction"))
         tools = json.loads(doc["tools"]) if doc.get("tools") else None
         return lm.apply_chat_template(messages, **({"tools": tools} if tools else {}))
 

@@ -32,15 +32,13 @@ ROOM_BYTES = 2e9
 SERVER_VARIABLES = ("MLFLOW_", "PREFECT_")
 """Variables that change while a command starts; no library of a stage reads them while it is imported."""
 
-Child = process.Child
-
 
 @dataclass
 class _Waiting:
     node: Node
     code: dict[str, str]
     environment: dict[str, str]
-    child: Child
+    child: process.Child
 
 
 _waiting: _Waiting | None = None
@@ -81,7 +79,7 @@ def _serve(environment: dict[str, str]) -> None:
 
 def fork(
     arguments: Sequence[str], output: IO[bytes], errors: IO[bytes], libraries: Sequence[str] | None = None
-) -> Child | None:
+) -> process.Child | None:
     """A process that runs `python -m ARGUMENTS`, forked from one that has imported libraries; None where there is none to fork from.
 
     Args:
@@ -111,7 +109,7 @@ def _start(node: Node, code: dict[str, str], environment: dict[str, str]) -> _Wa
     return _Waiting(node, code, environment, child)
 
 
-def take(node: Node, work: Path, environment: dict[str, str]) -> Child | None:
+def take(node: Node, work: Path, environment: dict[str, str]) -> process.Child | None:
     """The process that has waited for this stage and now works in `work`; None where none may be used, and none is left then.
 
     Args:
