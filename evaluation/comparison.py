@@ -17,11 +17,14 @@ from evaluation import intervals, paired
 from evaluation.risk_return import FEWEST, cheap_score, top_k
 from evaluation.samples import TRUNCATED, Sample, truncated_share
 from evaluation.weights import compare_weights
+from pipelines.base import names
 from pipelines.base.errors import ModelError
 from pipelines.recipe.stage_kind import BASE
 
 SHOWN = 20
 """Lost problems whose texts are kept."""
+FIELDS_IN_NAME = 3
+"""Settings that stand in the name of an arm where nothing that was set tells the arms apart."""
 Progress = Callable[[str], None]
 
 
@@ -49,6 +52,11 @@ class Subject:
     code: dict[str, str] = field(default_factory=dict)
     """`stage file` → digest, `stage library` → version."""
     notes: list[str] = field(default_factory=list)
+    recipe: str = ""
+    """The name of the recipe that made it."""
+    presets: tuple[str, ...] = ()
+    overrides: tuple[str, ...] = ()
+    """What somebody set for its run; empty where that is not known."""
     model: Path | None = None
     """The folder of its weights; None where they are not on this machine."""
     made_from: tuple[str, ...] = ()
@@ -85,22 +93,73 @@ def arms_of(subjects: Sequence[Subject], *, separate: bool = False) -> list[Arm]
             arms.append(Arm("", [subject]))
     if separate and len(arms) == 1:
         arms = [Arm("", [subject]) for subject in subjects]
-    differing = [row["field"] for row in settings_table(arms)]
-    for letter, arm in zip("ABCDEFGHIJKLMNOPQRSTUVWXYZ", arms, strict=False):
-        arm.name = letter
-    for number, arm in enumerate(arms):
-        arm.name = arm.name or f"A{number}"
-        values = [arm.subjects[0].settings.get(name, "–") for name in differing[:2]]
-        about = ", ".join(v.strip('"')[:24] for v in values) if len(differing) <= 2 else ""
-        arm.name += f" {about}" if about else f" {arm.subjects[0].name}"
+    for arm, name in zip(arms, arm_names(arms), strict=True):
+        arm.name = name
     return arms
 
 
+def arm_names(arms: Sequence[Arm]) -> list[str]:
+    """A name for each arm, all different: its presets, and what was set in it that differs.
+
+    Where nothing that was set differs, up to three settings that differ stand for it; then the checkpoint, the seed or the run.
+    """
+    firsts = [arm.subjects[0] for arm in arms]
+    chosen = [names.settings(subject.overrides) for subject in firsts]
+    presets = [
+        names.listed(own["presets"]) if "presets" in own else [*s.presets]
+        for s, own in zip(firsts, chosen, strict=True)
+    ]
+    fields = [
+        f for f in dict.fromkeys(name for own in chosen for name in own) if f != "presets" and not names.is_seed(f)
+    ]
+    differing = [f for f in fields if len({own.get(f) for own in chosen}) > 1]
+    told = [
+        [*p, *names.of_fields({f: own[f] for f in differing if f in own})]
+        for p, own in zip(presets, chosen, strict=True)
+    ]
+    if len({*map(tuple, told)}) < 2:
+        rows = settings_table(arms)[:FIELDS_IN_NAME]
+        shown = [{r["field"]: r["values"][i] for r in rows if r["values"][i] is not None} for i in range(len(arms))]
+        told = [[*p, *names.of_fields(values)] for p, values in zip(presets, shown, strict=True)]
+    several = len({s.recipe for s in firsts}) > 1
+    told = [[s.recipe, *parts] if several or not parts else parts for s, parts in zip(firsts, told, strict=True)]
+    places = [f"({place})" for place in range(1, len(arms) + 1)]
+    for about in (
+        [s.checkpoint for s in firsts],
+        [f"seed {s.seed}" for s in firsts],
+        [s.name for s in firsts],
+        places,
+    ):
+        if len({*map(tuple, told)}) < len(told) and len({*about}) > 1:
+            told = [[*parts, mark] if told.count(parts) > 1 else parts for parts, mark in zip(told, about, strict=True)]
+    return [names.DOT.join(dict.fromkeys(parts)) for parts in told]
+
+
 def settings_table(arms: Sequence[Arm]) -> list[dict[str, Any]]:
-    """Fields in which the arms differ: field, and a value for each arm (None: it has no such field)."""
-    names = dict.fromkeys(name for arm in arms for name in arm.subjects[0].settings)
-    rows = [{"field": n, "values": [arm.subjects[0].settings.get(n) for arm in arms]} for n in names]
-    return [row for row in rows if len(set(row["values"])) > 1]
+    """Fields in which the arms differ: field, and a value for each arm; None where it has no such field.
+
+    A field that only some arms have, because the others lack its stage or its method, is no difference beside that.
+    """
+    listed = dict.fromkeys(name for arm in arms for name in arm.subjects[0].settings)
+    rows = [{"field": n, "values": [_value(n, arm.subjects[0].settings) for arm in arms]} for n in listed]
+    return [row for row in rows if len({v for v in row["values"] if v is not None}) > 1]
+
+
+def _value(name: str, settings: dict[str, str]) -> str | None:
+    """The value of a field; of a field in a section that is none or empty, what stands in the section's place."""
+    while name not in settings and "." in name:
+        name = name.rpartition(".")[0]
+        if settings.get(name) not in (None, "None", "{}"):  # a method's name: the field belongs to another method
+            return None
+    return settings.get(name)
+
+
+def missing_stages(arms: Sequence[Arm]) -> dict[str, list[str]]:
+    """Stage → the arms that have none, of the stages that some have."""
+    own = {arm.name: {name.split(".")[0].split(" ")[0] for name in arm.subjects[0].settings} for arm in arms}
+    stages = dict.fromkeys(name for arm in arms for name in own[arm.name])
+    lacking = {stage: [name for name, has in own.items() if stage not in has] for stage in stages}
+    return {stage: missing for stage, missing in lacking.items() if missing}
 
 
 def compare(arms: Sequence[Arm], *, confidence: float = 0.95, progress: Progress = lambda what: None) -> dict[str, Any]:
@@ -109,16 +168,16 @@ def compare(arms: Sequence[Arm], *, confidence: float = 0.95, progress: Progress
     Every arm is tested against the first one. Tests of pass@1 over all benchmarks and arms are one family (Holm), those of the
     largest pass@k another.
     """
-    names = list(dict.fromkeys(task for arm in arms for s in arm.subjects for task in _of(s)))
+    asked = list(dict.fromkeys(task for arm in arms for s in arm.subjects for task in _of(s)))
     benchmarks = {}
-    shared_tasks = [task for task in names if all(task in _of(s) for arm in arms for s in arm.subjects)]
+    shared_tasks = [task for task in asked if all(task in _of(s) for arm in arms for s in arm.subjects)]
     family = max(1, len(shared_tasks) * (len(arms) - 1))
     for task in shared_tasks:
         progress(f"benchmark {task}")
         benchmarks[task] = _benchmark(task, arms, confidence, family)
     _correct(benchmarks, 1 - confidence)
     notes = [note for arm in arms for s in arm.subjects for note in s.notes]
-    for task in sorted(set(names) - set(shared_tasks)):
+    for task in sorted(set(asked) - set(shared_tasks)):
         holders = [arm.name for arm in arms if all(task in _of(s) for s in arm.subjects)]
         notes.append(f"{task}: asked of {', '.join(holders) or 'some runs'} only, so it is not compared")
     if not benchmarks:
@@ -127,6 +186,7 @@ def compare(arms: Sequence[Arm], *, confidence: float = 0.95, progress: Progress
         "confidence": confidence,
         "arms": [_arm(arm) for arm in arms],
         "settings": settings_table(arms),
+        "missing_stages": missing_stages(arms),
         "curves": _curves(arms),
         "benchmarks": benchmarks,
         "picking": _picking(arms, benchmarks),

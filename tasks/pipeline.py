@@ -183,7 +183,9 @@ class Pipeline:
         claim = leases.adopt(state.stem)
         tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(recipe.seed)}
         tags["whetstone.owner"] = f"{os.getpid()}@{socket.gethostname()}"
-        tags |= record.source_tags(source, overrides)
+        tags |= record.source_tags(source, overrides) | (
+            {"whetstone.presets": ", ".join(recipe.presets)} if recipe.presets else {}
+        )
         name = record.run_name(recipe, overrides)
         patience = patience or TimeBudget(max(recipe.tracking.timeout_s, 15.0))
         experiment = experiment_name(recipe)

@@ -86,18 +86,13 @@ def loss(body: dict[str, Any], entry: dict[str, Any]) -> str:
     )
 
 
-FEW = 8
-"""Settings of a stage that only one side has are listed on a terminal up to this number."""
-
-
 def lines(body: dict[str, Any]) -> Iterator[str]:
     """The comparison for a terminal."""
     for arm in body["arms"]:
         seeds = ", ".join(f"{r['name']} seed {r['seed']}" for r in arm["runs"])
         yield f"{arm['name']}: {arm['runs'][0]['checkpoint']} of {seeds}"
-    if body["settings"]:
-        yield "\nWhat differs"
-    yield from _setting_lines(body["settings"])
+    differing = list(_setting_lines(body))
+    yield from ["\nWhat differs", *differing] if differing else []
     for task, benchmark in body["benchmarks"].items():
         yield f"\n{task}, {benchmark['problems']} shared problems"
         for score in benchmark["scores"]:
@@ -121,19 +116,12 @@ def lines(body: dict[str, Any]) -> Iterator[str]:
         yield f"note: {note}"
 
 
-def _setting_lines(settings: list[dict[str, Any]]) -> Iterator[str]:
-    """A line per field that differs; one line for a stage that some side does not have at all."""
-    stages: dict[str, list[dict[str, Any]]] = {}
-    for row in settings:
-        stages.setdefault(row["field"].partition(".")[0], []).append(row)
-    for stage, rows in stages.items():
-        absent = [all(row["values"][side] is None for row in rows) for side in range(len(rows[0]["values"]))]
-        if any(absent) and len(rows) > FEW:
-            sides = ["no such stage" if gone else f"{len(rows)} settings" for gone in absent]
-            yield f"  {stage}: {' | '.join(sides)} (`whetstone compare --json` and `--html` list them)"
-            continue
-        for row in rows:
-            yield f"  {row['field']}: " + " | ".join("–" if v is None else v for v in row["values"])
+def _setting_lines(body: dict[str, Any]) -> Iterator[str]:
+    """A line per field that differs, and one for a stage that some do not have at all."""
+    for stage, arms in body.get("missing_stages", {}).items():
+        yield f"  {stage}: no such stage in {', '.join(arms)}"
+    for row in body["settings"]:
+        yield f"  {row['field']}: " + " | ".join("–" if v is None else v for v in row["values"])
 
 
 def html(body: dict[str, Any], title: str = "Comparison") -> str:
@@ -247,8 +235,10 @@ def ratio(value: float | None) -> str:
 
 def _settings(body: dict[str, Any], names: list[str]) -> Iterator[str]:
     yield "<h2>What differs in the recipes</h2>"
+    missing = body.get("missing_stages", {})
+    yield from (f"<p>{text(stage)}: no such stage in {text(', '.join(arms))}.</p>" for stage, arms in missing.items())
     if not body["settings"]:
-        yield '<p class="muted">Nothing but the seed.</p>'
+        yield "" if missing else '<p class="muted">Nothing but the seed.</p>'
         return
     rows = [[r["field"], *["–" if v is None else v for v in r["values"]]] for r in body["settings"]]
     yield table(["field", *names], rows)

@@ -9,6 +9,7 @@ from typing import Any
 
 from evaluation import samples
 from evaluation.comparison import Subject
+from pipelines.base import names
 from pipelines.base.errors import UserError, did_you_mean
 from pipelines.base.files import read_manifest
 from pipelines.recipe.graph import numbered
@@ -213,12 +214,16 @@ def _subject(each: Evaluated, known: Known) -> Subject:
             settings[f"{stage} file {name}"] = str(value)[:12]
     reported, tasks = stored_scores(artifact.path).get(each.checkpoint) or {}, _tasks(artifact)
     first, last = _checkpoints(artifact)[0], chain[-1] if chain else artifact
+    tags = (each.run or {}).get("tags") or {}
     return Subject(
         name=each.name,
         run_id=each.run["run_id"] if each.run else None,
         seed=last.parts.get("seed"),
         checkpoint=each.checkpoint,
         artifact=last.name,
+        recipe=recipe_of(last),
+        presets=tuple(filter(None, tags.get("whetstone.presets", "").split(", "))),
+        overrides=tuple(names.split(tags.get("whetstone.set", ""))),
         made_from=tuple(source.name for source in chain[:-1]),
         settings=settings,
         samples={

@@ -30,10 +30,53 @@ def subject(rate: float, *, seed: int = 0, answers: int = 8, problems: range = r
 def test_seeds_of_a_recipe_are_an_arm_and_equal_seeds_are_not():
     arms = comparison.arms_of([subject(0.3), subject(0.6), subject(0.3, seed=1), subject(0.3)])
     assert [[s.seed for s in arm.subjects] for arm in arms] == [[0, 1], [0], [0]]
-    assert [arm.name for arm in arms] == ["A a0.3", "B a0.6", "C a0.3"]
+    assert [arm.name for arm in arms] == [
+        "rlvr.advantage a0.3 · (1)",
+        "rlvr.advantage a0.6",
+        "rlvr.advantage a0.3 · (3)",
+    ]
     alone = comparison.arms_of([subject(0.3), subject(0.3, seed=1)], separate=True)
     assert len(alone) == 2
     assert len(comparison.arms_of([subject(0.3), subject(0.3, seed=1)])) == 1
+
+
+def names(*changes: dict, **common) -> list[str]:
+    return [arm.name for arm in comparison.arms_of([subject(0.3, **{**common, **c}) for c in changes], separate=True)]
+
+
+def test_arms_are_called_by_preset_and_by_what_was_set_differently():
+    gspo = {
+        "presets": ("gspo",),
+        "overrides": ("rlvr.optimizer.learning_rate=3e-4", "sft.steps=3", "seed=1"),
+        "settings": {"a": "1"},
+    }
+    dapo = {"overrides": ("presets=[dapo]", "sft.steps=3", "tracking.experiment=x"), "settings": {"a": "2"}}
+    assert names(gspo, dapo, {"overrides": ("sft.steps=3",)}, recipe="toy") == ["gspo · rlvr.lr 3e-4", "dapo", "toy"]
+    assert names(gspo, {**gspo, "recipe": "other"}, recipe="toy") == ["toy · gspo", "other · gspo"]
+
+
+def test_arms_that_differ_in_nothing_are_called_by_checkpoint_seed_or_run():
+    assert names({"checkpoint": "sft"}, {}, presets=("gspo",), settings={}) == ["gspo · sft", "gspo · rlvr"]
+    assert names({"seed": 1}, {"seed": 2}, presets=("gspo",)) == ["gspo · seed 1", "gspo · seed 2"]
+    assert names({"name": "9c827170"}, {"name": "1b2"}, recipe="toy") == ["toy · 9c827170", "toy · 1b2"]
+
+
+def test_what_an_arm_lacks_is_no_difference():
+    """A stage or a method that only one side has would hide, with all its fields, what differs."""
+    one = {"rlvr.advantage": "grpo", "sft.lora": "None", "sft.steps": "1", "rlvr.steps": "4"}
+    two = {
+        "rlvr.advantage": "gae",
+        "rlvr.advantage.lam": "0.9",
+        "sft.lora.rank": "4",
+        "sft.steps": "1",
+        "evaluate.k": "2",
+    }
+    arms = comparison.arms_of([subject(0.3, settings=one), subject(0.3, settings=two)])
+    assert {row["field"]: row["values"] for row in comparison.settings_table(arms)} == {
+        "rlvr.advantage": ["grpo", "gae"],
+        "sft.lora.rank": ["None", "4"],
+    }
+    assert comparison.missing_stages(arms) == {"evaluate": [arms[0].name]}
 
 
 def test_a_plain_gain_is_better_and_noise_is_not():
@@ -50,7 +93,10 @@ def test_only_shared_problems_are_compared_and_it_says_so():
     arms = comparison.arms_of([subject(0.3), subject(0.7, problems=range(40, 100))])
     body = comparison.compare(arms)["benchmarks"]["sums"]
     assert body["problems"] == 20 and all(t["n"] == 20 for t in body["tests"])
-    assert "compared on the 20 problems that all were asked (A a0.3: 60, B a0.7: 60)" in body["notes"]
+    assert (
+        "compared on the 20 problems that all were asked (rlvr.advantage a0.3: 60, rlvr.advantage a0.7: 60)"
+        in body["notes"]
+    )
 
 
 def test_no_problem_in_common_is_said_not_raised():
@@ -67,8 +113,8 @@ def test_other_settings_and_prompts_are_said():
     one, two = subject(0.3, tasks={"sums": {"samples": 8}}), subject(0.7, tasks={"sums": {"samples": 4}})
     two.samples["rlvr"]["sums"]["3"] = dataclasses.replace(two.samples["rlvr"]["sums"]["3"], prompt="other")
     notes = comparison.compare(comparison.arms_of([one, two]))["benchmarks"]["sums"]["notes"]
-    assert "asked with other settings: samples is 8 in A a0.3, 4 in B a0.7" in notes
-    assert "1 of the shared problems were asked with another prompt in B a0.7" in notes
+    assert "asked with other settings: samples is 8 in rlvr.advantage a0.3, 4 in rlvr.advantage a0.7" in notes
+    assert "1 of the shared problems were asked with another prompt in rlvr.advantage a0.7" in notes
 
 
 def test_pass_at_k_goes_as_far_as_all_have_answers():
@@ -100,8 +146,8 @@ def test_lost_problems_come_with_their_texts():
     after.samples["rlvr"]["sums"]["5"] = sample("5", [0.0] * 8)
     lost = comparison.compare(comparison.arms_of([subject(1.0), after]))["benchmarks"]["sums"]["lost"]
     against = {e["reference"]: e for e in lost if e["arm"] == 1}
-    assert set(against) == {"its base", "A a1.0"} and against["its base"]["solved"] == 60
-    problem = against["A a1.0"]["problems"][0]
+    assert set(against) == {"its base", "rlvr.advantage a1.0"} and against["its base"]["solved"] == 60
+    problem = against["rlvr.advantage a1.0"]["problems"][0]
     assert problem["question"] == "question 5" and problem["before"] == "says 1.0" and problem["share_before"] == 1
 
 

@@ -61,10 +61,9 @@ def test_terminal_lines_say_what_the_page_says():
 
 def test_a_stage_that_one_side_lacks_is_one_line():
     """SFT against RLVR: sixty settings would hide what the scores say."""
-    rows = [{"field": f"rlvr.field{i}", "values": [None, "1"]} for i in range(60)]
-    lines = list(pages.lines(hostile_body() | {"settings": [{"field": "sft.steps", "values": ["1", "2"]}, *rows]}))
-    assert "  sft.steps: 1 | 2" in lines and not [line for line in lines if "field7" in line]
-    assert [line for line in lines if line.startswith("  rlvr: no such stage | 60 settings")]
+    settings = [{"field": "sft.steps", "values": ["1", "2"]}]
+    lines = list(pages.lines(hostile_body() | {"settings": settings, "missing_stages": {"rlvr": ["cold"]}}))
+    assert "  sft.steps: 1 | 2" in lines and "  rlvr: no such stage in cold" in lines
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-6, 1e6))
