@@ -403,10 +403,11 @@ def _correct(benchmarks: dict[str, Any], alpha: float) -> None:
 def _curves(arms: Sequence[Arm]) -> dict[str, Any]:
     """metric → per arm: steps, mean, low, high over its seeds (the lowest and highest of them)."""
     names = dict.fromkeys(name for arm in arms for s in arm.subjects for name in s.curves)
-    return {name: [_band([s.curves[name] for s in arm.subjects if name in s.curves]) for arm in arms] for name in names}
+    return {name: [band([s.curves[name] for s in arm.subjects if name in s.curves]) for arm in arms] for name in names}
 
 
-def _band(curves: list[list[tuple[int, float]]], points: int = 200) -> dict[str, Any]:
+def band(curves: list[list[tuple[int, float]]], points: int = 200) -> dict[str, Any]:
+    """Steps, mean, low and high over curves of several seeds, at most so many points; longer curves are smoothed."""
     by_step: dict[int, list[float]] = {}
     for curve in curves:
         for step, value in _smoothed(curve):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from evaluation.pages import svg, weights
-from evaluation.pages.page import legend, page, table, text
+from evaluation.pages import charts, weights
+from evaluation.pages.page import render
 from evaluation.samples import TRUNCATED
 
 
@@ -126,67 +126,66 @@ def _setting_lines(body: dict[str, Any]) -> Iterator[str]:
 
 def html(body: dict[str, Any], title: str = "Comparison") -> str:
     """The comparison as one self-contained page."""
-    names = [arm["name"] for arm in body["arms"]]
-    arms = legend([(name, svg.colour(i)) for i, name in enumerate(names)])
-    parts = [f"<h1>{text(title)}</h1>", arms, *_verdict(body), *_scores(body, names), *_settings(body, names)]
-    parts += [
-        *_picking(body),
-        *_curves(body, names),
-        *weights.html(body),
-        *_lost(body),
-        *_cost(body),
-        *_runs(body),
-        *_method(body),
+    tasks = list(body["benchmarks"])
+    sections = [
+        ("verdict", "Verdict"),
+        *((f"task-{i}", task) for i, task in enumerate(tasks)),
+        ("settings", "What differs"),
     ]
-    return page(title, parts)
+    sections += [("picking", "Picking")] if body["picking"] else []
+    curves = learning_curves(body["curves"])
+    sections += [("curves", "Learning curves")] if curves else []
+    sections += [("weights", "Weights")] if body.get("weights") else []
+    sections += [("lost", "Lost")] if any(b["lost"] for b in body["benchmarks"].values()) else []
+    sections += [("cost", "Cost"), ("runs", "Runs"), ("notes", "Notes")]
+    rows = verdict_rows(body)
+    reach = max([0.01, *(abs(v) for row in rows for v in (row["low"], row["high"]))])
+    return render(
+        "comparison.html", title=title, sections=sections, body=body, arms=[arm["name"] for arm in body["arms"]], rows=rows, reach=reach,
+        tasks=[(task, benchmark, _pass_at_k(task, body), score_table(benchmark)) for task, benchmark in body["benchmarks"].items()],
+        curves=curves, weights=[weights.page_part(pair) for pair in body.get("weights", [])], picking=_picking(body), **_tables(body),
+        sentence=sentence, noticeable=noticeable, over_seeds=over_seeds, loss=loss, points=points,
+    )  # fmt: skip
 
 
-def _verdict(body: dict[str, Any]) -> Iterator[str]:
+def verdict_rows(body: dict[str, Any]) -> list[dict[str, Any]]:
+    """A row of the forest for every test."""
     rows = []
     for task, benchmark in body["benchmarks"].items():
         for test in benchmark["tests"]:
-            arm = body["arms"][test["new"]]["name"]
-            note = f"{points(test['value'])}  {test['verdict']}, {probability(test['p_holm'])}{' (Holm)' if test['family'] > 1 else ''}"
-            label = f"{arm[:22]} · {task[:18]} {test['metric']}"
-            rows.append(svg.Row(label, test["value"], test["low"], test["high"], note, svg.colour(test["new"])))
-    if not rows:
-        yield '<p class="muted">There is nothing to test: one recipe only, or no benchmark in common.</p>'
-        return
-    yield f"<h2>Against {text(body['arms'][0]['name'])}</h2>"
-    for task, benchmark in body["benchmarks"].items():
-        for test in benchmark["tests"]:
-            if test["k"] == 1:
-                kind = test["verdict"] if test["verdict"] in ("better", "worse") else "muted"
-                yield f'<p class="verdict {kind}">{text(sentence(body, task, test))}</p>'
-                yield f'<p class="note">{text(noticeable(body, test))}; {text(over_seeds(test))}</p>'
-    yield f'<div class="card">{svg.forest("Differences with intervals", rows)}</div>'
+            holm = " (Holm)" if test["family"] > 1 else ""
+            note = f"{points(test['value'])} {test['verdict']}, {probability(test['p_holm'])}{holm}"
+            label = f"{body['arms'][test['new']]['name']} · {task} {test['metric']}"
+            ends = {name: test[name] for name in ("value", "low", "high")}
+            rows.append({"label": label, "note": note, "number": test["new"], **ends})
+    return rows
 
 
-def _scores(body: dict[str, Any], names: list[str]) -> Iterator[str]:
-    for task, benchmark in body["benchmarks"].items():
-        yield f"<h2>{text(task)}</h2>"
-        yield f'<p class="muted">{benchmark["problems"]} problems that all were asked, {benchmark.get("answers", 0)} answers each</p>'
-        yield from (f'<p class="note">{text(note)}</p>' for note in benchmark["notes"])
-        curve, cards = benchmark["pass_at_k"], []
-        if len(curve["k"]) > 1:
-            series = [
-                svg.Line(name, curve["k"], arm["mean"], arm["low"], arm["high"], svg.colour(i))
-                for i, (name, arm) in enumerate(zip(names, curve["arms"], strict=True))
-            ]
-            chart = svg.lines(f"pass@k of {task}", series, x_label="k", log_x=True, share=True)
-            cards.append(f'<div class="card"><h3>pass@k, with intervals over problems</h3>{chart}</div>')
-        header = ["arm", *[m for m in (benchmark["scores"] or [{}])[0] if m.startswith("pass@")], "cut", "by seed"]
-        rows = [
-            [
-                s["arm"],
-                *[f"{points(s[m], False)} %" for m in header[1:-2]],
-                f"{points(s[TRUNCATED], False)} %" if TRUNCATED in s else "–",
-                ", ".join(f"{points(v, False)} %" for v in s["seeds"]),
-            ]
-            for s in benchmark["scores"]
+def _pass_at_k(task: str, body: dict[str, Any]) -> list[charts.Chart]:
+    curve = body["benchmarks"][task]["pass_at_k"]
+    if len(curve["k"]) < 2:
+        return []
+    series = [
+        charts.Line(arm["name"], curve["k"], band["mean"], band["low"], band["high"], i)
+        for i, (arm, band) in enumerate(zip(body["arms"], curve["arms"], strict=True))
+    ]
+    chart = charts.lines(f"pass@k of {task}", series, x_label="k", log_x=True, share=True)
+    return [charts.Chart("pass@k, with intervals over problems", chart)]
+
+
+def score_table(benchmark: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
+    """Header and rows of the arms' scores."""
+    metrics = [m for m in (benchmark["scores"] or [{}])[0] if m.startswith("pass@")]
+    rows = [
+        [
+            s["arm"],
+            *[f"{points(s[m], False)} %" for m in metrics],
+            f"{points(s[TRUNCATED], False)} %" if TRUNCATED in s else "–",
+            ", ".join(f"{points(v, False)} %" for v in s["seeds"]),
         ]
-        cards.append(f'<div class="card">{table(header, rows, range(1, len(header)))}</div>')
-        yield f'<div class="grid2">{"".join(cards)}</div>'
+        for s in benchmark["scores"]
+    ]
+    return ["arm", *metrics, "cut", "by seed"], rows
 
 
 def _picking_lines(body: dict[str, Any]) -> Iterator[str]:
@@ -197,24 +196,24 @@ def _picking_lines(body: dict[str, Any]) -> Iterator[str]:
             yield f"  by {picked['by']}: SharpeRatio@k {', '.join(shown)}"
 
 
-def _picking(body: dict[str, Any]) -> Iterator[str]:
-    if not body["picking"]:
-        return
-    yield "<h2>Picking checkpoints by a cheap score</h2>"
-    yield (
-        '<p class="note">The k checkpoints that the cheap score ranks first, by what this benchmark gave them. SharpeRatio@k: what the '
-        "best of them has over the best checkpoint that they were trained from, at least 0, in standard deviations of the k. A cheap "
-        "score with a high one can choose what is worth evaluating; – where the k do not differ. Learning curves: mean of the last quarter."
-        "</p>"
-    )
-    header = ["picked by", "k", "best", "worst", "mean", "std", "SharpeRatio@k"]
-    for task, about in body["picking"].items():
-        rows = [
-            [picked["by"], str(row["k"]), *[points(row[name], False) for name in header[2:6]], ratio(row["sharpe"])]
-            for picked in about["picked"]
-            for row in picked["top"]
-        ]
-        yield f"<p>{text(_picking_title(task, about))}</p>{table(header, rows, range(1, len(header)))}"
+def _picking(body: dict[str, Any]) -> list[tuple[str, list[list[str]]]]:
+    """Title and rows of each benchmark: picked by, k, best, worst, mean, std, SharpeRatio@k."""
+    return [
+        (
+            _picking_title(task, about),
+            [
+                [
+                    picked["by"],
+                    str(row["k"]),
+                    *[points(row[n], False) for n in ("best", "worst", "mean", "std")],
+                    ratio(row["sharpe"]),
+                ]
+                for picked in about["picked"]
+                for row in picked["top"]
+            ],
+        )
+        for task, about in body["picking"].items()
+    ]
 
 
 def _picking_title(task: str, about: dict[str, Any]) -> str:
@@ -233,74 +232,31 @@ def ratio(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
-def _settings(body: dict[str, Any], names: list[str]) -> Iterator[str]:
-    yield "<h2>What differs in the recipes</h2>"
-    missing = body.get("missing_stages", {})
-    yield from (f"<p>{text(stage)}: no such stage in {text(', '.join(arms))}.</p>" for stage, arms in missing.items())
-    if not body["settings"]:
-        yield "" if missing else '<p class="muted">Nothing but the seed.</p>'
-        return
-    rows = [[r["field"], *["–" if v is None else v for v in r["values"]]] for r in body["settings"]]
-    yield table(["field", *names], rows)
+def learning_curves(curves: dict[str, list[dict[str, Any]]]) -> list[charts.Chart]:
+    """A chart for each metric that has a finite point.
+
+    Args:
+        curves: metric → a band for each arm: steps, mean, low, high.
+    """
+    drawn = []
+    for metric, bands in curves.items():
+        series = [charts.Line("", b["steps"], b["mean"], b["low"], b["high"], i) for i, b in enumerate(bands)]
+        drawn.append(charts.Chart(metric, charts.lines(metric, series)))
+    return [chart for chart in drawn if chart.svg]
 
 
-def _curves(body: dict[str, Any], names: list[str]) -> Iterator[str]:
-    charts = []
-    for metric, bands in body["curves"].items():
-        series = [
-            svg.Line(name, band["steps"], band["mean"], band["low"], band["high"], svg.colour(i))
-            for i, (name, band) in enumerate(zip(names, bands, strict=True))
-        ]
-        chart = svg.lines(metric, series)
-        if chart:
-            charts.append(f'<div class="card"><h3>{text(metric)}</h3>{chart}</div>')
-    if charts:
-        yield "<h2>Learning curves</h2>"
-        yield '<p class="note">The line is the mean over seeds, the band reaches from the lowest to the highest seed.</p>'
-        yield f'<div class="grid2">{"".join(charts)}</div>'
-
-
-def _lost(body: dict[str, Any]) -> Iterator[str]:
-    entries = [(task, e) for task, b in body["benchmarks"].items() for e in b["lost"]]
-    if not entries:
-        return
-    yield "<h2>Solved before, lost now</h2>"
-    for task, entry in entries:
-        yield f"<p>{text(task)}: {text(loss(body, entry))}</p>"
-        for problem in entry["problems"]:
-            share = f"{100 * problem['share_before']:.0f} % of the answers before"
-            yield (
-                f'<details><summary>{text(problem["question"][:160])} <span class="muted">({share})</span></summary>'
-                f"<h3>Problem</h3><pre>{text(problem['question'])}</pre><h3>Expected</h3><pre>{text(problem['target'])}</pre>"
-                f"<h3>Before, correct</h3><pre>{text(problem['before'])}</pre>"
-                f"<h3>Now</h3><pre>{text(problem['after'])}</pre></details>"
-            )
-
-
-def _cost(body: dict[str, Any]) -> Iterator[str]:
-    names = list(dict.fromkeys(n for cost in body["cost"] for n in cost if n != "arm"))
-    yield "<h2>Cost, mean of a run</h2>"
-    rows = [[c["arm"], *[f"{c[n]:,.0f}" if n in c else "–" for n in names]] for c in body["cost"]]
-    yield table(["arm", *names], rows, range(1, len(names) + 1))
-
-
-def _runs(body: dict[str, Any]) -> Iterator[str]:
-    yield "<h2>Runs</h2>"
-    rows = [
-        [arm["name"], r["run_id"] or r["name"], str(r["seed"]), r["checkpoint"], r["artifact"]]
-        for arm in body["arms"]
-        for r in arm["runs"]
-    ]
-    yield table(["arm", "run", "seed", "checkpoint", "artifact"], rows)
-
-
-def _method(body: dict[str, Any]) -> Iterator[str]:
-    yield "<h2>Notes</h2>"
-    yield from (f'<p class="note">{text(note)}</p>' for note in body["notes"])
-    yield (
-        '<p class="note">Every test is paired by problem: a score test of the mean difference (with one answer to each problem '
-        "McNemar's, with three more discordant pairs). An interval holds the differences that the test does not refuse, before Holm. "
-        "Tests of pass@1 over all benchmarks and arms are one family, corrected by Holm; those of the largest pass@k are another. "
-        "Seeds are averaged for each problem first, so these tests are about the checkpoints; "
-        "Welch's test over seeds is about the methods.</p>"
-    )
+def _tables(body: dict[str, Any]) -> dict[str, list[list[str]]]:
+    """Rows of the tables of settings, costs (the header first) and runs."""
+    costs = list(dict.fromkeys(n for cost in body["cost"] for n in cost if n != "arm"))
+    return {
+        "settings": [[r["field"], *["–" if v is None else v for v in r["values"]]] for r in body["settings"]],
+        "cost": [
+            ["arm", *costs],
+            *([c["arm"], *[f"{c[n]:,.0f}" if n in c else "–" for n in costs]] for c in body["cost"]),
+        ],
+        "runs": [
+            [arm["name"], r["run_id"] or r["name"], str(r["seed"]), r["checkpoint"], r["artifact"]]
+            for arm in body["arms"]
+            for r in arm["runs"]
+        ],
+    }

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from evaluation.pages.page import page, table, text, visible
+from evaluation.pages.page import render, visible
 
-BOX, GAP, LINE = 330, 28, 17
+BOX, LETTER, GAP, LINE = 330, 7.4, 44, 17
+"""Widest box, width that a letter may take, space between columns, height of a line; the template knows the last."""
+LONGEST = 44
+"""Letters of a line in a box."""
 
 
 def tree(body: dict[str, Any]) -> Iterator[str]:
@@ -65,17 +68,12 @@ def _mermaid_text(value: str) -> str:
 
 def html(body: dict[str, Any]) -> str:
     """The lineage as one self-contained page: a drawing, and below it everything in words."""
-    faults = body["faults"]
-    verdict = "Every file is what its manifest says." if not faults else f"Not as made: {len(faults)}."
-    parts = [
-        f"<h1>Lineage of {text(body['name'])}</h1>",
-        f'<p class="verdict {"worse" if faults else "better"}">{verdict}</p>',
-    ]
-    parts += [f'<p class="worse">{text(fault)}</p>' for fault in faults]
-    parts.append(f'<div class="card scroll">{drawing(body)}</div><h2>In words</h2>')
     rows = [[n["title"], n["kind"], "; ".join(n["about"]), "; ".join(n["faults"]) or "–"] for n in body["nodes"]]
-    parts.append(table(["what", "kind", "about", "tampered or missing"], rows))
-    return page(f"Lineage of {body['name']}", parts)
+    sections = [("graph", "Graph"), ("words", "In words")]
+    title = f"Lineage of {body['name']}"
+    return render(
+        "lineage.html", title=title, sections=sections, faults=body["faults"], drawn=drawing(body, title), rows=rows
+    )
 
 
 def layers(body: dict[str, Any]) -> list[list[str]]:
@@ -91,46 +89,36 @@ def layers(body: dict[str, Any]) -> list[list[str]]:
     return [[n for n in depth if depth[n] == level] for level in range(max(depth.values(), default=-1) + 1)]
 
 
-def drawing(body: dict[str, Any]) -> str:
-    """Boxes in layers as SVG, from the score at the top down to the sources."""
+def drawing(body: dict[str, Any], name: str) -> dict[str, Any]:
+    """Boxes in columns with arrows from left to right, from the sources to what was asked for: what the template `graph` draws."""
     nodes = {node["id"]: node for node in body["nodes"]}
-    rows = layers(body)
-    width = max((len(row) for row in rows), default=1) * (BOX + GAP) + GAP
-    place: dict[str, tuple[float, float, float]] = {}
-    boxes, y = [], float(GAP)
-    for row in rows:
-        tall = max(26 + LINE * len(_lines(nodes[n])) for n in row)
-        start = (width - len(row) * (BOX + GAP) + GAP) / 2
-        for number, name in enumerate(row):
-            x = start + number * (BOX + GAP)
-            place[name] = (x + BOX / 2, y, y + tall)
-            boxes.append(_box(nodes[name], x, y, tall))
-        y += tall + 2 * GAP
-    edges = []
-    for reader, source in body["edges"]:
-        x0, _, bottom = place[reader]
-        x1, top, _ = place[source]
-        middle = (bottom + top) / 2
-        edges.append(
-            f'<path class="edge" d="M{x0:.0f} {bottom:.0f}C{x0:.0f} {middle:.0f} {x1:.0f} {middle:.0f} {x1:.0f} {top:.0f}"/>'
-        )
-    name = text(f"Lineage of {body['name']}")
-    style = f"min-width:{width * 0.75:.0f}px;max-width:{width:.0f}px;margin:auto"
-    return (
-        f'<svg viewBox="0 0 {width:.0f} {y:.0f}" style="{style}" role="img" aria-label="{name}">'
-        f"<title>{name}</title>{''.join(edges)}{''.join(boxes)}</svg>"
-    )
+    lines = {name: _lines(node) for name, node in nodes.items()}
+    columns = list(reversed(layers(body)))
+    tall = {name: 14 + LINE * len(texts) for name, texts in lines.items()}
+    height = max((sum(tall[n] + GAP / 2 for n in column) for column in columns), default=0) + GAP / 2
+    boxes: dict[str, dict[str, Any]] = {}
+    x = GAP / 2
+    for column in columns:
+        width = min(BOX, 26 + LETTER * max(len(line) for each in column for line in lines[each]))
+        y = (height - sum(tall[n] + GAP / 2 for n in column) + GAP / 2) / 2
+        for each in column:
+            mark = nodes[each].get("mark", "bad" if nodes[each]["faults"] else "")
+            place = {"x": round(x), "y": round(y), "width": round(width), "height": round(tall[each])}
+            boxes[each] = {**place, "lines": lines[each], "mark": mark}
+            y += tall[each] + GAP / 2
+        x += width + GAP
+    edges = [_edge(boxes[source], boxes[reader]) for reader, source in body["edges"]]
+    size = {"width": round(x - GAP / 2), "height": round(height)}
+    return {**size, "name": name, "boxes": list(boxes.values()), "edges": edges}
+
+
+def _edge(source: dict[str, Any], reader: dict[str, Any]) -> dict[str, int]:
+    x0, x1 = source["x"] + source["width"], reader["x"]
+    y0, y1 = (box["y"] + box["height"] // 2 for box in (source, reader))
+    return {"x0": x0, "y0": y0, "x1": x1, "y1": y1, "middle": (x0 + x1) // 2}
 
 
 def _lines(node: dict[str, Any]) -> list[str]:
-    return [line if len(line) <= 44 else f"{line[:43]}…" for line in (*node["about"][:4], *node["faults"][:2])]
-
-
-def _box(node: dict[str, Any], x: float, y: float, tall: float) -> str:
-    kind = "box bad" if node["faults"] else "box"
-    words = [f'<text class="head" x="{x + 12:.0f}" y="{y + 20:.0f}">{text(node["title"][:44])}</text>']
-    words += [
-        f'<text x="{x + 12:.0f}" y="{y + 20 + LINE * (i + 1):.0f}">{text(line)}</text>'
-        for i, line in enumerate(_lines(node))
-    ]
-    return f'<rect class="{kind}" x="{x:.0f}" y="{y:.0f}" width="{BOX}" height="{tall:.0f}" rx="8"/>{"".join(words)}'
+    """What stands in a box: the title first."""
+    texts = [visible(line) for line in (node["title"], *node["about"][:4], *node["faults"][:2])]
+    return [line if len(line) <= LONGEST else f"{line[: LONGEST - 1]}…" for line in texts]

@@ -7,11 +7,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from evaluation.overoptimisation import Curve, Fit, law
-from evaluation.pages import svg
-from evaluation.pages.page import legend, page, table
+from evaluation.pages import charts
+from evaluation.pages.page import render
 
 X_LABEL = "sqrt(KL to the reference), nats of a completion"
-STYLE = "svg{width:100%;max-width:52rem}"
 
 
 def lines(curves: Sequence[tuple[Curve, Fit | None]]) -> list[str]:
@@ -33,34 +32,29 @@ def lines(curves: Sequence[tuple[Curve, Fit | None]]) -> list[str]:
 
 def html(curves: Sequence[tuple[Curve, Fit | None]], title: str) -> str:
     """The whole page."""
-    gold: list[svg.Line] = []
-    proxy: list[svg.Line] = []
+    gold: list[charts.Line] = []
+    proxy: list[charts.Line] = []
     for number, (curve, fitted) in enumerate(curves):
-        order, colour = np.argsort(curve.distance), svg.colour(number)
+        order = np.argsort(curve.distance)
         across = curve.distance[order].tolist()
-        gold.append(svg.Line(curve.name, across, curve.gold[order].tolist(), colour=colour))
+        gold.append(charts.Line(curve.name, across, curve.gold[order].tolist(), number=number))
         if fitted is not None:
             smooth = np.linspace(0, _largest(curve), 60)
             values = fitted.start + law(curve.law, smooth) @ [fitted.alpha[0], -fitted.beta[0]]
-            gold.append(svg.Line(f"{curve.name}, fitted", smooth.tolist(), values.tolist(), colour=colour))
+            gold.append(charts.Line(f"{curve.name}, fitted", smooth.tolist(), values.tolist(), number=number))
         if np.isfinite(curve.proxy).any():
-            proxy.append(svg.Line(curve.name, across, curve.proxy[order].tolist(), colour=colour))
+            proxy.append(charts.Line(curve.name, across, curve.proxy[order].tolist(), number=number))
+    drawn = [
+        charts.Chart(name, charts.lines(name, series, x_label=X_LABEL))
+        for name, series in (("Gold score", gold), ("Proxy score", proxy))
+    ]
     rows = [
         [curve.name, _formula(curve), *(_cells(curve, fitted) if fitted else ["too few points", "", "", "", ""])]
         for curve, fitted in curves
     ]
-    header = ["curve", "law", "g0", "alpha", "beta", "residual", "peak"]
-    body = [
-        legend([(curve.name, svg.colour(number)) for number, (curve, _) in enumerate(curves)]),
-        "<h2>Gold</h2>",
-        svg.lines("Gold score", gold, x_label=X_LABEL),
-        "<h2>Proxy</h2>" if proxy else "",
-        svg.lines("Proxy score", proxy, x_label=X_LABEL),
-        "<h2>Laws</h2>",
-        table(header, rows),
-        "<p>Intervals: Student's of the least squares, 95 %. Those of one training run are about its shape, not about another run.</p>",
-    ]
-    return page(title, body, STYLE)
+    sections = [("curves", "Curves"), ("laws", "Laws")]
+    names = [curve.name for curve, _ in curves]
+    return render("overoptimisation.html", title=title, sections=sections, names=names, drawn=drawn, rows=rows)
 
 
 def _largest(curve: Curve) -> float:

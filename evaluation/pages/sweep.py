@@ -1,41 +1,83 @@
-"""A sweep as one page: the leaderboard, and what each way to split a budget came to."""
+"""A sweep as one page: what came out in one sentence, scores, learning curves, the leaderboard, links to the runs."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from evaluation.pages import page as frame
-from evaluation.pages import svg
+if TYPE_CHECKING:
+    from evaluation.pages.charts import Line
 
 
-def page(body: dict[str, Any], cells: Sequence[dict[str, str]]) -> str:
+def page(
+    body: dict[str, Any],
+    cells: Sequence[dict[str, str]],
+    *,
+    curves: Sequence[dict[str, Any]] = (),
+    links: Mapping[str, str] | None = None,
+    notes: Sequence[str] = (),
+) -> str:
     """The page.
 
     Args:
         body: what the sweep returned: recipe, task, confidence, leaderboard, shares.
         cells: the leaderboard's rows as text, by column.
+        curves: for each row of the leaderboard metric → the points of each of its runs.
+        links: id of a run → the address of its page in MLflow.
+        notes: what else is to be told, such as runs that failed.
     """
-    percent = f"{100 * body['confidence']:g} %"
-    parts = [f"<h1>{frame.text(body['recipe'])}: {frame.text(body['task'])}</h1>"]
-    parts.append(
-        f'<p class="muted">Share of correct answers with {percent} intervals over problems and seeds. Ranks are intervals too; '
-        "best: how often a variant is first when problems and seeds are resampled.</p>"
-    )
+    from evaluation.pages import charts
+    from evaluation.pages import curves as learning
+    from evaluation.pages.page import render
+
+    board, title = body["leaderboard"], f"{body['recipe']}: {body['task']}"
+    split, learned = None, learning.drawn(curves)
     if body.get("shares"):
-        series = curves(body)
-        parts.append("<h2>One budget, split between SFT and RLVR</h2>")
-        parts.append(frame.legend([(line.name, line.colour) for line in series]) if len(series) > 1 else "")
-        chart = svg.lines("score by the share of SFT", series, x_label="% of the budget spent on SFT", share=True)
-        parts.append(f'<div class="card">{chart}</div>')
-    parts.append("<h2>Leaderboard</h2>")
-    header = list(cells[0])
-    parts.append(frame.table(header, [list(row.values()) for row in cells]))
-    return frame.page(f"{body['recipe']}: sweep", parts)
+        series = split_curves(body)
+        drawn = charts.lines("score by the share of SFT", series, x_label="% of the budget spent on SFT", share=True)
+        split = charts.Chart("score by the share of SFT", drawn, [line.name for line in series])
+    sections = [
+        ("scores", "Scores"),
+        *([("split", "Split")] if split else []),
+        *([("curves", "Learning curves")] if learned else []),
+    ]
+    return render(
+        "sweep.html", title=title, sections=[*sections, ("leaderboard", "Leaderboard"), ("runs", "Runs")], conclusion=conclusion(body),
+        percent=f"{100 * body['confidence']:g} %", split=split, curves=learned, names=[row["name"] for row in board],
+        rows=[row | {"text": f"{_percent(row['mean'], row['low'], row['high'])} %"} for row in board],
+        least=min(row["low"] for row in board), most=max(row["high"] for row in board),
+        header=list(cells[0]), cells=[list(row.values()) for row in cells], runs=_runs(board, links or {}), notes=notes,
+    )  # fmt: skip
 
 
-def curves(body: dict[str, Any]) -> list[svg.Line]:
+def conclusion(body: dict[str, Any]) -> str:
+    """What came out, in one sentence, by the rank intervals of the leaderboard."""
+    first, *others = body["leaderboard"]
+    level = f"{100 * body['confidence']:g} %"
+    score = f"{_percent(first['mean'], first['low'], first['high'])} % of {body['task']}"
+    if not others:
+        return f"{first['name']} came to {score}; there is nothing to rank it against."
+    rivals = [row["name"] for row in others if row["rank_low"] == 1]
+    if first["rank_high"] == 1 and not rivals:
+        return f"{first['name']} is best with {score}, apart from all {len(others)} others at {level}."
+    shown = ", ".join(rivals[:4]) + (f" and {len(rivals) - 4} more" if len(rivals) > 4 else "")
+    tied = f"{shown} may be first as well" if rivals else "its rank is not certain"
+    return f"{first['name']} has the highest mean, {score}, but no variant stands out at {level}: {tied}."
+
+
+def _runs(board: Sequence[dict[str, Any]], links: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
+    """Variant, seed, run and the address of its page of each run."""
+    return [
+        (row["name"], str(seed), str(run), links.get(str(run), ""))
+        for row in board
+        for seed, run in zip(row.get("seeds", []), row.get("runs", []), strict=True)
+    ]
+
+
+def split_curves(body: dict[str, Any]) -> list[Line]:
     """A line for each variant beside the split, its points in the order of the shares of SFT, in per cent."""
+    from evaluation.pages.charts import Line
+
     points: dict[str, list[tuple[float, dict[str, Any]]]] = {}
     for row in body["leaderboard"]:
         share = body["shares"][row["name"]]
@@ -46,7 +88,7 @@ def curves(body: dict[str, Any]) -> list[svg.Line]:
         rows.sort(key=lambda each: each[0])
         shares = [100 * share for share, _ in rows]
         mean, low, high = ([row[key] for _, row in rows] for key in ("mean", "low", "high"))
-        lines.append(svg.Line(name, shares, mean, low, high, svg.colour(number)))
+        lines.append(Line(name, shares, mean, low, high, number))
     return lines
 
 

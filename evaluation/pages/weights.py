@@ -1,11 +1,9 @@
-"""The comparison of weights as lines for a terminal and as a part of the page."""
+"""The comparison of weights as lines for a terminal, and what the page shows of it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
-
-from evaluation.pages.page import table, text
 
 SHOWN = 8
 """Tensors on the terminal: those that changed most."""
@@ -72,19 +70,11 @@ def cells(tensor: dict[str, Any]) -> list[str]:
     return row
 
 
-def html(body: dict[str, Any]) -> Iterator[str]:
-    """The same for the page, with every tensor."""
-    for pair in body.get("weights", []):
-        yield f"<h2>Weights: {text(pair['old'])} → {text(pair['new'])}</h2><p>{text(summary(pair['summary']))}</p>"
-        yield from (f'<p class="note">{text(note)}</p>' for note in notes(pair))
-        header = [
-            "tensor",
-            "shape",
-            "in bfloat16",
-            "update",
-            "spectrum",
-            "principal subspace",
-            "changed weights that are",
-        ]
-        rows = [[*cells(tensor), *["–"] * (len(header) - len(cells(tensor)))] for tensor in pair["tensors"]]
-        yield f"<details><summary>{len(rows)} tensors</summary><div class='scroll'>{table(header, rows)}</div></details>"
+HEADER = ("tensor", "shape", "in bfloat16", "update", "spectrum", "principal subspace", "changed weights that are")
+
+
+def page_part(pair: dict[str, Any]) -> dict[str, Any]:
+    """The same for the page, with every tensor: title, summary, notes, rows below `HEADER`."""
+    rows = [[*cells(tensor), *["–"] * (len(HEADER) - len(cells(tensor)))] for tensor in pair["tensors"]]
+    title = f"Weights: {pair['old']} → {pair['new']}"
+    return {"title": title, "summary": summary(pair["summary"]), "notes": notes(pair), "header": HEADER, "rows": rows}

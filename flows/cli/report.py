@@ -28,11 +28,13 @@ def command(arguments: argparse.Namespace) -> int:
     body = report_data.run_of(arguments.run)
     stages = body["summary"]["stages"]
     pairs = report_data.last_flips(stages)
-    rewarded = [Path(about["artifact"]) for name, about in stages.items() if report_data.kind_of(about).rewards]
-    rows = rollouts.read(rewarded[-1]) if rewarded else []
+    rewarded = [name for name, about in stages.items() if report_data.kind_of(about).rewards]
+    last = rewarded[-1] if rewarded else ""
+    rows = rollouts.read(Path(stages[last]["artifact"])) if last else []
     steps = rollouts.spread(sorted({row["step"] for row in rows}), SAMPLED_STEPS)
     out = Path(arguments.out or f"report-{body['run_id'][:8]}.html")
-    page = report_page.page(body, pairs, report_data.followed(rows), [row for row in rows if row["step"] in steps])
+    sampled = [row for row in rows if row["step"] in steps]
+    page = report_page.page(body, pairs, report_data.followed(rows), sampled, last)
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as error:

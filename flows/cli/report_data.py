@@ -15,7 +15,7 @@ from tasks.store import artifacts
 from tasks.tracking import benchmarks, lookup, rollouts
 
 log = logging.getLogger("whetstone.report")
-QUESTIONS, FOLLOWED = 200, 6
+QUESTIONS, FOLLOWED = 1000, 6
 """Questions of a benchmark, and problems followed over steps."""
 
 

@@ -1,31 +1,29 @@
-"""The HTML of `whetstone report`: one file, no script, nothing fetched."""
+"""The HTML of `whetstone report`: what its template shows, as plain values."""
 
 from __future__ import annotations
 
 import time
-from itertools import chain
+from collections.abc import Iterable
+from itertools import chain, groupby
+from pathlib import Path
 from typing import Any
 
-from evaluation.pages import page as html
+from evaluation.pages import curves
 from evaluation.pages.lineage import drawing
+from evaluation.pages.page import render
 from flows import table
 from flows.cli.report_data import Flips, side
 from tasks.tracking import benchmarks
 
-STYLE = """
-td+td{border-left:1px solid var(--line)}.text{white-space:pre-wrap;overflow-wrap:anywhere;font-family:ui-monospace,monospace;font-size:13px}
-.who{color:var(--muted);font-size:12px}.environment{background:var(--card)}
-.rollout{border-left:3px solid var(--line);padding-left:.7rem;margin:.6rem 0}
-.correct{border-color:var(--good)}.incorrect{border-color:var(--bad)}
-.gained td:first-child{border-left:4px solid var(--good)}.lost td:first-child{border-left:4px solid var(--bad)}
-summary{font-weight:600}.scale span{padding:0 .5rem}
-"""
-"""Beside what all pages share."""
+HEAD = 160
+"""Characters of a question that stand in its line."""
+Span = tuple[str, str, str]
+"""Text, style and title."""
 
 
 def page(
-    run: dict[str, Any], pairs: list[Flips], followed: dict[str, list[dict[str, Any]]], sampled: list[dict[str, Any]]
-) -> str:
+    run: dict[str, Any], pairs: list[Flips], followed: dict[str, list[dict[str, Any]]], sampled: list[dict[str, Any]], stage: str
+) -> str:  # fmt: skip
     """The whole file.
 
     Args:
@@ -33,177 +31,201 @@ def page(
         pairs: answers of two checkpoints.
         followed: uid → rollouts of the same problem at several steps.
         sampled: rollouts of some steps.
+        stage: the name of the stage that the rollouts are of.
     """
-    title = f"{run['name']} {run['run_id'][:8]}"
+    summary, stages = run["summary"], run["summary"]["stages"]
     shown = [*sampled, *chain.from_iterable(followed.values())]
     largest = max((abs(value) for row in shown for value in advantages(row)), default=0.0)
-    parts = [
-        f"<h1>{html.text(title)}</h1>",
-        _scores(run),
-        _stages(run["summary"]["stages"]),
-        _rewards(run["summary"]["stages"]),
-        *[_flips(task) for task in pairs],
-        _followed(followed, largest),
-        _sampled(sampled, largest),
-    ]
-    return html.page(title, [part for part in parts if part], STYLE)
-
-
-def _scores(run: dict[str, Any]) -> str:
-    summary = run["summary"]
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["started"]))
-    about = f"<p class='muted'>{html.text(run['run_id'])}, started {started}, {html.text(run['status'])}</p>"
-    reached = [f"{stage}: {entry['achieved']}" for stage, entry in summary["stages"].items() if entry.get("achieved")]
-    if reached:
-        about += "<h2>Training</h2><ul>" + "".join(f"<li>{html.text(line)}</li>" for line in reached) + "</ul>"
-    alarms = [f"{stage}: {line}" for stage, entry in summary["stages"].items() for line in table.alarms(entry)]
-    if alarms:
-        about += "<h2>Alarms</h2><ul>" + "".join(f"<li>{html.text(line)}</li>" for line in alarms) + "</ul>"
-    if not summary.get("evaluation"):
-        return about
-    header, lines = table.rows(summary)
-    gains = "".join(f"<li>{html.text(text)}</li>" for text in table.differences(summary))
-    return f"{about}{html.table(header, lines)}<ul>{gains}</ul>"
+    parts = {
+        "alarms": [f"{name}: {line}" for name, entry in stages.items() for line in table.alarms(entry)],
+        "scores": table.rows(summary) if summary.get("evaluation") else None,
+        "drawn": _graph(stages),
+        "learned": _learned(stages),
+        "rewards": [f"{name}, {line}" for name, entry in stages.items() for line in entry.get("rewards", [])],
+        "tasks": [_flips(task) for task in pairs],
+        "followed": [_problem(uid, rows, stage, largest) for uid, rows in followed.items()],
+        "sampled": _groups(sampled, stage, largest),
+    }
+    return render(
+        "report.html", **parts, title=f"{run['name']} {run['run_id'][:8]}", sections=[(a, n) for p, a, n in SECTIONS if parts[p]],
+        about=f"{run['run_id']}, started {started}, {run['status']}, {summary.get('seconds') or 0:.0f} s",
+        differences=table.differences(summary) if parts["scores"] else [],
+        achieved=[f"{name}: {entry['achieved']}" for name, entry in stages.items() if entry.get("achieved")],
+        stages=[*dict.fromkeys([*(task.task for task in pairs), *([stage] if shown else [])])], scaled=_scale(largest),
+    )  # fmt: skip
 
 
-def _stages(stages: dict[str, dict[str, Any]]) -> str:
-    """What each stage read, drawn from the last stage down to the data."""
+SECTIONS = (
+    ("alarms", "alarms", "Alarms"), ("scores", "scores", "Scores"), ("drawn", "stages", "Stages"), ("learned", "curves", "Learning curves"),
+    ("rewards", "rewards", "Rewards"), ("tasks", "answers", "Answers"), ("followed", "followed", "Same problem"),
+    ("sampled", "rollouts", "Rollouts"),
+)  # fmt: skip
+"""What a part of the page is called in the code, in addresses, and in the contents."""
+
+
+def _graph(stages: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
+    """What each stage read, with times and what was reused."""
     if not any(entry.get("inputs") for entry in stages.values()):
-        return ""
+        return None
     nodes = [
-        {"id": name, "title": name, "about": [_did(name, entry)], "faults": []}
-        for name, entry in reversed(stages.items())
-    ]
-    edges = [(name, source) for name, entry in stages.items() for source in dict.fromkeys(entry["inputs"].values())]
-    drawn = drawing({"name": "stages", "nodes": nodes, "edges": [(a, b) for a, b in edges if b in stages]})
-    return f"<h2>Stages</h2><div class='card scroll'>{drawn}</div>"
-
-
-def _rewards(stages: dict[str, dict[str, Any]]) -> str:
-    """What each stage was rewarded by, and what that is made from."""
-    lines = [
-        f"<li>{html.text(f'{name}, {line}')}</li>"
+        {"id": name, "title": name, "about": _did(name, entry), "faults": [], "mark": "" if entry["status"] == "ran" else entry["status"]}
         for name, entry in stages.items()
-        for line in entry.get("rewards", [])
-    ]
-    return f"<h2>What the rewards are made from</h2><ul>{''.join(lines)}</ul>" if lines else ""
+    ]  # fmt: skip
+    edges = [(name, source) for name, entry in stages.items() for source in dict.fromkeys(entry["inputs"].values())]
+    return drawing({"nodes": nodes, "edges": [(a, b) for a, b in edges if b in stages]}, "Stages")
 
 
-def _did(name: str, entry: dict[str, Any]) -> str:
-    kind = "" if entry["kind"] == name else f"{entry['kind']}, "
-    return f"{kind}{entry['status']}, {entry['seconds']:.0f} s"
+def _did(name: str, entry: dict[str, Any]) -> list[str]:
+    kind = [] if entry["kind"] == name else [entry["kind"]]
+    return [*kind, f"{entry['status']}, {entry['seconds']:.0f} s" if entry["status"] == "ran" else entry["status"]]
 
 
-def _flips(task: Flips) -> str:
+def _learned(stages: dict[str, dict[str, Any]]) -> list[tuple[str, list[Any]]]:
+    """The curves of each stage that has some here, with its alarms."""
+    drawn = []
+    for name, entry in reversed(stages.items()):
+        points = curves.of_artifact(Path(entry["artifact"])) if entry.get("artifact") else {}
+        marks = [alarm["step"] for alarm in entry.get("alarms", [])]
+        drawn.append((name, curves.drawn([{metric: [values] for metric, values in points.items()}], marks)))
+    return [(name, charts) for name, charts in drawn if charts]
+
+
+def _flips(task: Flips) -> dict[str, Any]:
     counts = ", ".join(f"{name} {count}" for name, count in task.counts.items())
-    lines = []
-    for before, after in task.pairs:
-        cells = [
-            _text(before.question[-1]["content"]),
-            _text(before.expected or "–"),
-            _answers(before),
-            _answers(after),
-        ]
-        row = "".join(f"<td>{cell}</td>" for cell in cells)
-        lines.append(f"<tr class='{side(before, after)}'>{row}</tr>")
-    columns = ("question", "expected", task.before, task.after)
-    header = "".join(f"<th>{html.text(column)}</th>" for column in columns)
     shown = "" if len(task.pairs) == sum(task.counts.values()) else f" The first {len(task.pairs)} are below."
-    return (
-        f"<h2>{html.text(task.task)}: {html.text(task.before)} → {html.text(task.after)}</h2>"
-        f"<p>Correct is a question with at least half of its answers correct: {counts}.{shown}</p>"
-        f"<div class='scroll'><table><tr>{header}</tr>{''.join(lines)}</table></div>"
-    )
+    return {
+        "title": f"{task.task}: {task.before} → {task.after}",
+        "about": f"Correct is a question with at least half of its answers correct: {counts}.{shown}",
+        "before": task.before,
+        "after": task.after,
+        "pairs": [_pair(task.task, *pair) for pair in task.pairs],
+    }
 
 
-def _answers(answer: benchmarks.Answer) -> str:
-    """Each different text once, with how often it came and its score."""
+def _pair(task: str, before: benchmarks.Answer, after: benchmarks.Answer) -> dict[str, Any]:
+    what, question = side(before, after), before.question[-1]["content"]
+    verdicts = {
+        "gained": "gained flipped correct",
+        "lost": "lost flipped incorrect",
+        "both": "correct",
+        "neither": "incorrect",
+    }
+    return {
+        "side": what,
+        "shown": " ".join(
+            filter(None, [what if what in ("gained", "lost") else "", f"{_solved(before)} → {_solved(after)}"])
+        ),
+        "verdict": verdicts[what],
+        "length": max(map(len, after.texts), default=0),
+        "stage": task,
+        "title": _head(question),
+        "question": question,
+        "expected": before.expected or "–",
+        "before": _answers(before),
+        "after": _answers(after),
+    }
+
+
+def _solved(answer: benchmarks.Answer) -> str:
+    """How many of the answers are correct; – where the task scores none."""
+    return f"{sum(score >= 1 for score in answer.scores)}/{len(answer.scores)}" if answer.scores else "–"
+
+
+def _head(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= HEAD else f"{line[: HEAD - 1]}…"
+
+
+def _answers(answer: benchmarks.Answer) -> list[tuple[str, str, str]]:
+    """Class, what is told, and text: each different text once, with how often it came and its score."""
     by_text: dict[str, list[float | None]] = {}
     scores = answer.scores if len(answer.scores) == len(answer.texts) else [None] * len(answer.texts)
     for text, score in zip(answer.texts, scores, strict=True):
         by_text.setdefault(text, []).append(score)
     lines = []
-    for text, marks in sorted(by_text.items(), key=lambda item: -len(item[1])):
-        mark = "" if marks[0] is None else f", score {marks[0]:.2f}"
-        kind = "" if marks[0] is None else " correct" if marks[0] >= 1 else " incorrect"
-        lines.append(f"<div class='rollout{kind}'><span class='who'>{len(marks)}×{mark}</span>{_text(text)}</div>")
-    return "".join(lines)
+    for text, marks in sorted(by_text.items(), key=lambda each: -len(each[1])):
+        told = "" if marks[0] is None else f", score {marks[0]:.2f}"
+        kind = "" if marks[0] is None else _mark(marks[0] >= 1)
+        lines.append((kind, f"{len(marks)}×{told}", text))
+    return lines
 
 
-def _text(text: str) -> str:
-    return f"<div class='text'>{html.text(text) or '<span class=muted>(empty)</span>'}</div>"
+def _mark(correct: bool | None) -> str:
+    return "" if correct is None else "correct" if correct else "incorrect"
 
 
-def _followed(followed: dict[str, list[dict[str, Any]]], largest: float) -> str:
-    if not followed:
-        return ""
-    parts = ["<h2>The same problem while the policy learned</h2>", _scale(largest)]
-    for uid, rows in followed.items():
-        parts.append(f"<details open><summary>{html.text(uid[:8])}</summary>{_prompt(rows[0])}")
-        for step in sorted({row["step"] for row in rows}):
-            group = [row for row in rows if row["step"] == step]
-            parts.append(f"<h4>step {step}</h4>" + "".join(_rollout(row, largest) for row in group))
-        parts.append("</details>")
-    return "".join(parts)
+def _problem(uid: str, rows: list[dict[str, Any]], stage: str, largest: float) -> dict[str, Any]:
+    steps = [
+        (step, [_rollout(row, largest) for row in rows if row["step"] == step])
+        for step in sorted({r["step"] for r in rows})
+    ]
+    return _item(rows, stage, uid[:8], f"steps {', '.join(str(step) for step, _ in steps)}") | {"steps": steps}
 
 
-def _sampled(rows: list[dict[str, Any]], largest: float) -> str:
-    if not rows:
-        return ""
-    parts = ["<h2>Rollouts</h2>", _scale(largest)]
-    for step in sorted({row["step"] for row in rows}):
-        parts.append(f"<details><summary>step {step}</summary>")
-        before: Any = None
-        for row in [row for row in rows if row["step"] == step]:
-            if (row.get("uid"), row.get("group")) != before:
-                parts.append(_prompt(row))
-            before = (row.get("uid"), row.get("group"))
-            parts.append(_rollout(row, largest))
-        parts.append("</details>")
-    return "".join(parts)
+def _groups(rows: list[dict[str, Any]], stage: str, largest: float) -> list[dict[str, Any]]:
+    """The rollouts of each prompt, by step."""
+    groups = []
+    ordered = sorted(rows, key=lambda row: row["step"])
+    for (step, uid, _), group in groupby(ordered, key=lambda row: (row["step"], row.get("uid"), row.get("group"))):
+        members = list(group)
+        told = [row["score"] for row in members if row.get("score") is not None]
+        mean = f"mean score {sum(told) / len(told):.3g} of {len(told)}" if told else ""
+        item = _item(members, stage, f"step {step} · {str(uid)[:8]}", mean)
+        groups.append(item | {"rows": [_rollout(row, largest) for row in members]})
+    return groups
 
 
-def _prompt(row: dict[str, Any]) -> str:
-    messages = row.get("prompt") or []
-    return "".join(f"<p class='who'>{html.text(m['role'])}</p>{_text(m['content'])}" for m in messages)
+def _item(rows: list[dict[str, Any]], stage: str, name: str, shown: str) -> dict[str, Any]:
+    """What the line of some rollouts of a prompt tells, and what they are filtered by: correct where at least half of them are."""
+    prompt = rows[0].get("prompt")
+    judged = [bool(row["correct"]) for row in rows if row.get("correct") is not None]
+    head = _head(str(prompt[-1]["content"])) if prompt else ""
+    return {
+        "title": f"{name} · {head}" if head else name,
+        "shown": shown,
+        "side": "",
+        "verdict": _mark(2 * sum(judged) >= len(judged)) if judged else "",
+        "length": max(len(str(row.get("text", ""))) for row in rows),
+        "stage": stage,
+        "prompt": prompt,
+    }
 
 
-def _rollout(row: dict[str, Any], largest: float) -> str:
+def _rollout(row: dict[str, Any], largest: float) -> dict[str, Any]:
     parts = [f"{name} {value:.3g}" for name, value in (row.get("components") or {}).items() if value is not None]
     score = "unscored" if row.get("score") is None else f"score {row['score']:.3g}"
     advantage = row.get("advantage")
     mark = f", advantage {advantage:+.3g}" if isinstance(advantage, int | float) else ""
-    about = html.text(f"{row.get('status', '')}, {score}{mark}" + (f" ({', '.join(parts)})" if parts else ""))
-    kind = "" if row.get("correct") is None else " correct" if row["correct"] else " incorrect"
-    return f"<div class='rollout{kind}'><span class='who'>{about}</span><div class='text'>{_coloured(row, largest)}</div></div>"
+    about = f"{row.get('status', '')}, {score}{mark}" + (f" ({', '.join(parts)})" if parts else "")
+    return {"about": about, "mark": _mark(row.get("correct")), "turns": _turns(row, largest)}
 
 
-def _coloured(row: dict[str, Any], largest: float) -> str:
-    """The tokens on the colour of their advantage; what somebody else wrote stands on grey."""
+def _turns(row: dict[str, Any], largest: float) -> list[tuple[str, list[Span]]]:
+    """Who wrote, and the text on the colour of its advantage, neighbours of one advantage together."""
     if row.get("tokens"):
-        return "".join(_token(text, value, largest) for text, value in row["tokens"])
+        return [("policy", [_span("".join(t for t, _ in run), value, largest) for value, run in _runs(row["tokens"])])]
+    advantage = row.get("advantage")
     if row.get("turns"):
-        advantage = row.get("advantage")
-        return "".join(
-            f"<div class='{html.text(who)}'><span class='who'>{html.text(who)}</span> "
-            f"{_token(text, advantage if who == 'policy' else None, largest)}</div>"
-            for who, text in row["turns"]
-        )
-    return _token(row.get("text", ""), row.get("advantage"), largest)
+        return [(who, [_span(text, advantage if who == "policy" else None, largest)]) for who, text in row["turns"]]
+    return [("policy", [_span(row.get("text", ""), advantage, largest)])]
 
 
-def _token(text: str, value: float | None, largest: float) -> str:
+def _runs(tokens: list[list[Any]]) -> Iterable[tuple[float | None, list[list[Any]]]]:
+    return ((value, list(run)) for value, run in groupby(tokens, key=lambda token: token[1]))
+
+
+def _span(text: str, value: float | None, largest: float) -> Span:
     if value is None or not largest:
-        return f"<span>{html.text(text)}</span>"
+        return text, "", ""
     colour = "26,127,55" if value >= 0 else "207,34,46"
-    return f"<span style='background:rgba({colour},{0.6 * abs(value) / largest:.2f})' title='{value:+.4g}'>{html.text(text)}</span>"
+    return text, f"background:rgba({colour},{0.45 * abs(value) / largest:.2f})", f"{value:+.4g}"
 
 
-def _scale(largest: float) -> str:
-    if not largest:
-        return "<p class='muted'>These rollouts were logged without advantages.</p>"
-    steps = [_token(f"{share * largest:+.2g}", share * largest, largest) for share in (-1, -0.5, 0, 0.5, 1)]
-    return f"<p class='scale'>advantage {''.join(steps)}</p>"
+def _scale(largest: float) -> list[Span]:
+    return (
+        [_span(f"{part * largest:+.2g}", part * largest, largest) for part in (-1, -0.5, 0, 0.5, 1)] if largest else []
+    )
 
 
 def advantages(row: dict[str, Any]) -> list[float]:

@@ -53,7 +53,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--summary", metavar="FILE", help="write the leaderboard as JSON")
     parser.add_argument("--markdown", metavar="FILE", help="write the leaderboard as a Markdown table")
     parser.add_argument(
-        "--html", metavar="FILE", help="write the leaderboard as one page, with the curve of a split budget"
+        "--html", metavar="FILE", help="write the leaderboard as one page, with learning curves and links"
     )
 
 
@@ -96,15 +96,28 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.markdown:
         Path(arguments.markdown).write_text(markdown(body))
     if arguments.html:
-        from evaluation.pages import sweep as pages
-
-        Path(arguments.html).write_text(pages.page(body, pages.cells(body["leaderboard"])))
+        Path(arguments.html).write_text(page(body))
     if arguments.json:
         print(json.dumps(body, indent=1))
     else:
         print()
         show(body)
     return 1 if body["failed"] else 0
+
+
+def page(body: dict[str, Any]) -> str:
+    """The sweep's page, with the learning curves of its runs as far as they are here, and links to MLflow."""
+    from evaluation.pages import sweep as pages
+    from tasks.store import index
+    from tasks.sweep import leaderboard
+    from tasks.tracking import links
+
+    known = {run["run_id"]: run for run in index.runs()}
+    addresses = {name: links.run(run["experiment_id"], name) for name, run in known.items() if run.get("experiment_id")}
+    curves = leaderboard.curves(
+        body["leaderboard"], {n: run["summary"] for n, run in known.items() if run.get("summary")}
+    )
+    return pages.page(body, pages.cells(body["leaderboard"]), curves=curves, links=addresses, notes=notes(body)[1:])
 
 
 def check_runner(text: str) -> None:

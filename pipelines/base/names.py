@@ -11,6 +11,7 @@ DOT = " · "
 LONGEST_VALUE, LONGEST_NAME = 28, 120
 SAID_ELSEWHERE = ("tracking", "threads", "concurrent_stages", "name")
 """Sections of overrides that say nothing of what is computed."""
+WHAT_IS_SCORED = "checkpoints"
 ABBREVIATED = {"learning_rate": "lr"}
 
 
@@ -39,14 +40,15 @@ def named(
 
 
 def settings(overrides: Iterable[str]) -> dict[str, str]:
-    """field → value of overrides, without those that say nothing of what is computed.
+    """field → value of overrides, without those that say nothing of how a model is made.
 
     >>> settings(["threads=1", "stages.long.steps = 3", "seed=1", "seed=2"])
     {'long.steps': '3', 'seed': '2'}
     """
     pairs = [text.partition("=") for text in overrides]
     fields = [(name.strip().removeprefix("stages."), value.strip()) for name, _, value in pairs]
-    return {name: value for name, value in fields if name.partition(".")[0] not in SAID_ELSEWHERE}
+    told = {name: value for name, value in fields if name.partition(".")[0] not in SAID_ELSEWHERE}
+    return {name: value for name, value in told.items() if name.rpartition(".")[2] != WHAT_IS_SCORED}
 
 
 def of_fields(fields: Mapping[str, str]) -> list[str]:

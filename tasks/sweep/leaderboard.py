@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evaluation import samples
 from evaluation.ranking import Standing, rank
@@ -20,6 +20,9 @@ from pipelines.stage.report import SPOOL
 from tasks.store.artifacts import stored_scores
 from tasks.sweep.plan import START, Cell
 from tasks.tracking.record import last_of
+
+if TYPE_CHECKING:
+    from evaluation.pages.curves import Points
 
 
 def trial_score(summary: dict[str, Any]) -> float:
@@ -126,6 +129,24 @@ def leaderboard(
             scores.setdefault(outcome.cell.variant, []).append(values)
     standings = rank(scores, baseline, confidence=confidence, resamples=resamples)
     return [_row(standing, [o for o in ranked if o.cell.variant == standing.name]) for standing in standings]
+
+
+def curves(rows: Iterable[dict[str, Any]], summaries: Mapping[str, dict[str, Any]]) -> list[dict[str, list[Points]]]:
+    """For each row metric → the points of each of its runs, as far as their histories are here.
+
+    Args:
+        rows: of the leaderboard.
+        summaries: id of a run → its summary.
+    """
+    from evaluation.pages.curves import of_artifact
+
+    by_row: list[dict[str, list[Points]]] = []
+    for row in rows:
+        known = [last_of(summaries[run], MODEL) for run in row["runs"] if run in summaries]
+        histories = [of_artifact(Path(about["artifact"])) for about in known if about]
+        names = dict.fromkeys(name for history in histories for name in history)
+        by_row.append({name: [history[name] for history in histories if name in history] for name in names})
+    return by_row
 
 
 def _row(standing: Standing, outcomes: list[Outcome]) -> dict[str, Any]:

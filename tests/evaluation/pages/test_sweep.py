@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import pytest
+from html_pages import check
 
 from evaluation.pages import sweep
 
 
 def row(name, mean):
-    return {"name": name, "mean": mean, "low": mean - 0.1, "high": mean + 0.1}
+    return {
+        "name": name,
+        "mean": mean,
+        "low": mean - 0.1,
+        "high": mean + 0.1,
+        "rank_low": 1,
+        "rank_high": 1,
+        "runs": [],
+        "seeds": [],
+    }
 
 
 def body(**shares):
@@ -19,18 +29,50 @@ def body(**shares):
 
 def test_a_curve_for_each_variant_beside_the_split():
     made = body(**{"grpo_75 % SFT": 0.75, "grpo_25 % SFT": 0.25, "rloo_25 % SFT": 0.25})
-    first, second = sweep.curves(made)
+    first, second = sweep.split_curves(made)
     assert (first.name, list(first.x), list(first.low)) == ("grpo", [25, 75], pytest.approx([0.425, 0.475]))
     assert (second.name, list(second.x)) == ("rloo", [25])
     text = sweep.page(made, [{"rank": "1", "variant": "grpo, 75 % SFT"}])
-    assert "% of the budget spent on SFT" in text and "toy&lt;" in text and "<polygon" in text
+    assert "% of the budget spent on SFT" in text and "toy&lt;" in text and "opacity: 0.16" in text
 
 
 def test_without_a_split_there_is_the_leaderboard_alone():
-    text = sweep.page(body() | {"shares": {}}, [{"rank": "1", "variant": "x"}])
+    text = sweep.page(body(x=0.5) | {"shares": {}}, [{"rank": "1", "variant": "x"}])
     assert "<svg" not in text and "Leaderboard" in text
 
 
+def test_the_page_has_curves_of_all_variants_and_links_to_their_runs():
+    made = body(grpo=0.5, rloo=0.25) | {"shares": {}}
+    for number, row in enumerate(made["leaderboard"]):
+        row |= {"runs": [f"run{number}", f"gone{number}"], "seeds": [0, 1]}
+    points = [[(1, 0.1), (2, 0.2)], [(1, 0.3), (2, 0.1)]]
+    text = sweep.page(
+        made,
+        [{"rank": "1"}],
+        curves=[{"reward/mean": points}, {}],
+        links={"run1": "http://m/#/r?a=1&b"},
+        notes=["failed: <x>"],
+    )
+    check(text)
+    assert (
+        '<a href="http://m/#/r?a=1&amp;b">run1</a>' in text
+        and text.count('<a href="http') == 1
+        and "failed: &lt;x&gt;" in text
+    )
+    assert 'aria-label="reward"' in text and 'aria-label="entropy' not in text
+
+
+def test_the_conclusion_is_one_sentence_by_the_intervals_of_the_ranks():
+    made = body(grpo=0.5, rloo=0.25, gspo=0.2)
+    first, second, third = made["leaderboard"]
+    second["rank_low"] = third["rank_low"] = 2
+    assert sweep.conclusion(made) == "grpo is best with 55.0 [45.0, 65.0] % of t, apart from all 2 others at 95 %."
+    first["rank_high"] = 2
+    second["rank_low"] = 1
+    assert sweep.conclusion(made).endswith("no variant stands out at 95 %: rloo may be first as well.")
+    assert "nothing to rank it against" in sweep.conclusion(body(grpo=0.5))
+
+
 def test_the_split_alone_is_named_after_the_recipe():
-    (line,) = sweep.curves(body(**{"25 % SFT": 0.25, "50 % SFT": 0.5}))
+    (line,) = sweep.split_curves(body(**{"25 % SFT": 0.25, "50 % SFT": 0.5}))
     assert line.name == "toy<" and list(line.x) == [25, 50]

@@ -14,6 +14,7 @@ from tasks.store import index
 from tasks.tracking import rollouts
 
 ROW = {"uid": "u" * 32, "group": 0, "status": "correct", "score": 1.0, "correct": True, "components": {"verifier": 1.0}}
+ALARM = {"step": 2, "monitor": "truncation", "action": "warn", "text": "cut"}
 
 
 @pytest.fixture
@@ -25,9 +26,11 @@ def run(home, tmp_path):
     chain.evaluation(evaluated)
     lines = [
         {**ROW, "step": 1, "text": "ab", "prompt": [{"role": "user", "content": "<b>go</b>"}], "advantage": -0.5},
-        {**ROW, "step": 9, "text": "ba", "tokens": [["b", 1.0], ["a", -1.0], ["!", None]]},
+        {**ROW, "step": 9, "text": "ba", "tokens": [["b", 1.0], ["o", 1.0], ["a", -1.0], ["!", None]]},
         {**ROW, "uid": "v" * 32, "step": 9, "text": "x", "turns": [["policy", "le\u202eft"], ["environment", "wall"]]},
     ]
+    spool = [{"kind": "metrics", "step": step, "time": 1, "values": {"reward/mean": step / 9}} for step in (1, 2, 3)]
+    (trained / "report/spool.jsonl").write_text("".join(json.dumps(line) + "\n" for line in spool))
     (trained / "report/rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "half a li")
     home.mkdir(parents=True)
     index.start("a" * 32, "toy seed=3", "toy", {})
@@ -42,7 +45,7 @@ def run(home, tmp_path):
             "run_id": None,
             "why": "",
             "inputs": inputs,
-            **({"rewards": ["reward: judge: judge (<b>)"]} if name == "rlvr" else {}),
+            **({"rewards": ["reward: judge: judge (<b>)"], "alarms": [ALARM]} if name == "rlvr" else {}),
         }
         for name, path, inputs in (("rlvr", trained, {"model": "base"}), ("evaluate", evaluated, {"rlvr": "rlvr"}))
     }
@@ -60,11 +63,20 @@ def test_the_page_is_whole_and_says_it_all(run, capsys):
     assert "toy seed=3" in text and "gained 1, lost 0, both 1, neither 0" in text
     assert text.index("palindrome 0") < text.index("palindrome 1"), "the flip comes first"
     assert text.count("<rect") == 2 and text.count('class="edge"') == 1 and "ran, 1 s" in text
+    assert (
+        'data-verdict="gained flipped correct"' in text and "<option>palindromes</option><option>rlvr</option>" in text
+    )
+    assert 'aria-label="reward"' in text and text.count("stroke: var(--bad)") == 1, "a curve with its alarm"
     assert "The same problem while the policy learned" in text and "step 9" in text
     assert "&lt;b&gt;go&lt;/b&gt;" in text and "<b>go" not in text
-    assert "rgba(26,127,55,0.60)' title='+1'>b<" in text and "rgba(207,34,46,0.60)' title='-1'>a<" in text
-    assert "<span>!</span>" in text and "class='environment'" in text and "le\ufffdft" in text and "verifier 1" in text
-    assert "http" not in text.replace("http-equiv", "") and "<script" not in text
+    assert 'rgba(26,127,55,0.45)" title="+1">bo<' in text and 'rgba(207,34,46,0.45)" title="-1">a<' in text
+    assert (
+        "<span>!</span>" in text
+        and 'class="text environment"' in text
+        and "le\ufffdft" in text
+        and "verifier 1" in text
+    )
+    assert "http" not in text.replace("http-equiv", "") and text.count("<script>") == 1
 
 
 def test_an_unknown_run_is_one_line(home, capsys):
