@@ -18,6 +18,7 @@ from prefect.artifacts import (
     update_progress_artifact,
 )
 
+from pipelines.base import names
 from tasks.stages import Show
 
 log = logging.getLogger("whetstone.page")
@@ -33,18 +34,16 @@ def name_of(parameters: dict[str, Any], stage: str | None = None) -> str:
     """A run's name from its parameters.
 
     >>> name_of({"recipe": "recipes/quickstart.yaml", "overrides": ["rlvr.advantage=rloo", "seed=3"], "from_stage": "rlvr"})
-    'quickstart advantage=rloo seed=3 from rlvr'
+    'quickstart · seed 3 · rlvr.advantage rloo · from rlvr'
     """
-    changes = []
-    for text in parameters.get("overrides") or []:
-        field, _, value = str(text).partition("=")
-        changes.append(f"{field.rpartition('.')[2]}={value}")
-    parts = [*([stage] if stage else []), Path(str(parameters.get("recipe", "?"))).stem, *changes]
+    recipe = Path(str(parameters.get("recipe", "?"))).stem
+    changed = names.named(recipe, [], [str(text) for text in parameters.get("overrides") or []])
+    parts = [*([stage] if stage else []), *([] if changed.startswith(recipe) else [recipe]), changed]
     for option, word in (("from_stage", "from"), ("until", "until")):
-        parts += [word, str(parameters[option])] if parameters.get(option) else []
+        parts += [f"{word} {parameters[option]}"] if parameters.get(option) else []
     parts += [f"only {' '.join(parameters['only'])}"] if parameters.get("only") else []
     parts += ["fresh"] if parameters.get("fresh") else []
-    return " ".join(parts)[:200]
+    return names.DOT.join(parts)[:200]
 
 
 def link(address: str) -> None:

@@ -16,7 +16,7 @@ environment.prepare()
 from prefect import flow  # noqa: E402
 from prefect.futures import as_completed, wait  # noqa: E402
 
-from flows import page  # noqa: E402
+from flows import origin, page  # noqa: E402
 from flows.progress import Bar, Lines  # noqa: E402
 from flows.table import markdown  # noqa: E402
 from pipelines.recipe.read import Recipe  # noqa: E402
@@ -61,7 +61,7 @@ def post_training(
     done = needed_before(read, chosen, plan(read)) if chosen != read.stage_names() else {}
     outbox.flush_all(read.tracking.timeout_s)
     mirrors.take_up()
-    pipeline = Pipeline.open(read, source=recipe, overrides=overrides)
+    pipeline = Pipeline.open(read, source=recipe, overrides=overrides, origin=origin.tags())
     pipeline.before = dict(done)
     try:
         leases.close_abandoned()
@@ -74,13 +74,13 @@ def post_training(
         if read.concurrent_stages == 1:
             for number, stage in enumerate(chosen, 1):
                 later = chosen[number:]
-                result = _task(read, stage)(stage, read, done, pipeline.parent, fresh, show, later)
+                result = _task(read, stage)(stage, read, done, pipeline.parent, fresh, show, later, pipeline.name)
                 _finished(pipeline, done, result)
         else:
             _side_by_side(read, chosen, pipeline, done, fresh, show)
     except BaseException as error:
         ahead.leave()
-        pipeline.close("FAILED" if isinstance(error, Exception) else "KILLED")
+        pipeline.close("FAILED" if isinstance(error, Exception) else "KILLED", error)
         raise
     ahead.leave()
     body = pipeline.close()
@@ -116,7 +116,7 @@ def _side_by_side(
         while waiting or running:
             ready = [s for s in waiting if all(source in done for source in recipe.node(s).inputs.values())]
             for stage in ready[: recipe.concurrent_stages - len(running)]:
-                arguments = (stage, recipe, dict(done), pipeline.parent, fresh, show)
+                arguments = (stage, recipe, dict(done), pipeline.parent, fresh, show, (), pipeline.name)
                 running[_task(recipe, stage).submit(*arguments)] = stage
                 waiting.remove(stage)
             ended = [future for future in running if future.state.is_final()]

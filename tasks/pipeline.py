@@ -16,13 +16,14 @@ from typing import Any
 
 import yaml
 
-from pipelines.base.errors import RecipeError, did_you_mean
+from pipelines.base.errors import RecipeError, UserError, did_you_mean
 from pipelines.base.files import digest, read_object, write_atomic
 from pipelines.base.secrets import redact
 from pipelines.recipe.read import SECTIONS, Recipe, read_recipe
 from pipelines.recipe.stage_kind import DATA, MODEL, SCORES, kind_named, kind_of_run
 from tasks.environment import Unreachable, home, tracking_uri
 from tasks.planning import Planned
+from tasks.process import StageFailed
 from tasks.stages import StageResult, checkpoints_read, experiment_name, fetch_inputs, inputs_of, plan, training_data
 from tasks.store import index
 from tasks.store.artifacts import Artifact
@@ -153,6 +154,10 @@ class Pipeline:
     """MLflow already holds a finished run with the same stages."""
     experiment_id: str | None = None
     """Of MLflow, for links; None where MLflow was not asked."""
+    name: str = ""
+    """What was set for it, as MLflow shows it."""
+    origin: dict[str, str] = field(default_factory=dict)
+    """What started it, as tags of its run in MLflow."""
     began: float = field(default_factory=time.monotonic)
     results: dict[str, StageResult] = field(default_factory=dict)
     before: dict[str, Artifact] = field(default_factory=dict)
@@ -166,6 +171,7 @@ class Pipeline:
         *,
         source: str | None = None,
         overrides: list[str] | None = None,
+        origin: dict[str, str] | None = None,
     ) -> Pipeline:
         """A parent run in MLflow; the one of a killed or stopped run of the same recipe is taken up again.
 
@@ -173,6 +179,7 @@ class Pipeline:
 
         Args:
             source: the recipe's file, and `overrides` what was changed in it, as somebody wrote them.
+            origin: what started it, as tags; `whetstone run` unless given.
 
         Raises:
             Unreachable: MLflow does not answer, or will not hold the run.
@@ -183,9 +190,9 @@ class Pipeline:
         claim = leases.adopt(state.stem)
         tags = {"whetstone.recipe": recipe.name, "whetstone.seed": str(recipe.seed)}
         tags["whetstone.owner"] = f"{os.getpid()}@{socket.gethostname()}"
-        tags |= record.source_tags(source, overrides) | (
-            {"whetstone.presets": ", ".join(recipe.presets)} if recipe.presets else {}
-        )
+        origin = origin or {record.TRIGGER: "hand"}
+        tags |= record.source_tags(source, overrides) | origin
+        tags |= {"whetstone.presets": ", ".join(recipe.presets)} if recipe.presets else {}
         name = record.run_name(recipe, overrides)
         patience = patience or TimeBudget(max(recipe.tracking.timeout_s, 15.0))
         experiment = experiment_name(recipe)
@@ -204,7 +211,8 @@ class Pipeline:
                 claim.handle.close()
             raise Unreachable(f"MLflow at {redact(tracking_uri())} did not open a run: {error}") from None
         index.start(claim.run, name, experiment, tags, experiment_id)
-        return cls(recipe, claim.run, state, claim, heartbeat.Heartbeat(claim.run), experiment_id=experiment_id)
+        alive = heartbeat.Heartbeat(claim.run)
+        return cls(recipe, claim.run, state, claim, alive, experiment_id=experiment_id, name=name, origin=origin)
 
     @staticmethod
     def state_of(recipe: Recipe) -> Path:
@@ -270,13 +278,16 @@ class Pipeline:
         node = self.recipe.node(stage)
         return node.kind.shown(node)
 
-    def close(self, status: str = "FINISHED") -> dict[str, Any]:
+    def close(self, status: str = "FINISHED", error: BaseException | None = None) -> dict[str, Any]:
         """End the parent run: scores, links to stages and checkpoints, the last checkpoint registered. Returns the summary.
 
         What is to be told waits in the outbox until MLflow has taken it. A run that was stopped is only marked, because somebody
         waits for the prompt.
+
+        Args:
+            error: what has ended a run that failed.
         """
-        summary = self.summary()
+        summary = self.summary() | ({"failed": _failed(error)} if error is not None and status == "FAILED" else {})
         if not self.recorded:
             self._record(status, summary)
         mirrors.close(mirrors.AT_THE_END_S if status == "FINISHED" else 1.0)
@@ -342,6 +353,7 @@ class Pipeline:
         """What MLflow is told at the end, as an entry of the outbox."""
         done = self.before | {name: result.artifact for name, result in self.results.items()}
         body: dict[str, Any] = {"kind": "pipeline", "status": status, "summary": summary, "metrics": metrics}
+        body["origin"] = self.origin
         body |= {"time": int(time.time() * 1000), "experiment": experiment_name(self.recipe)}
         body["datasets"] = [training_data(self.recipe, done[name]) for name in self._that_make(DATA, done)]
         trained = {name: done[name].name for name in self._that_make(MODEL, done)}
@@ -361,6 +373,14 @@ class Pipeline:
             tags = {"whetstone.recipe": self.recipe.name, "whetstone.seed": str(self.recipe.seed)}
             body["register"] = {"name": name, "tags": tags | {"whetstone.parent_run": self.parent or ""}}
         return body
+
+
+def _failed(error: BaseException) -> dict[str, Any]:
+    """What a summary says of the error that has ended a run: its text, and where it came from a stage its name, run and last lines."""
+    told: dict[str, Any] = {"error": redact(UserError.__str__(error) if isinstance(error, StageFailed) else error)}
+    if isinstance(error, StageFailed):
+        told |= {"stage": error.stage, "run_id": error.run_id, "log": [redact(line) for line in error.last_lines]}
+    return told
 
 
 def model_folder(results: dict[str, StageResult]) -> Path | None:

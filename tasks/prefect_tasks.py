@@ -55,7 +55,10 @@ def stage_task(
     fresh: bool,
     show: Show | None,
     later: Sequence[str] = (),
+    run_name: str = "",
 ) -> StageResult:
     """Reuse or run one stage; a killed process is started again once and goes on from its last commit."""
     send_warnings()
-    return run_stage(recipe, stage, done, parent=parent, fresh=fresh, show=show, slot=gpu.slot, later=later)
+    return run_stage(
+        recipe, stage, done, parent=parent, fresh=fresh, show=show, slot=gpu.slot, later=later, run_name=run_name
+    )

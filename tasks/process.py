@@ -21,6 +21,8 @@ from pipelines.stage.fork_server import Forked
 from pipelines.stage.process import ERROR, JOB, METRICS, OUT_OF_MEMORY, read_error
 
 LOG = "stage.log"
+LOG_BYTES = 200_000
+"""Of a log that are read after a failure."""
 POLL_S = 0.2
 WAITING_S = 60.0
 
@@ -37,6 +39,9 @@ class StageFailed(UserError):
         kind: the kind of the error that the stage left; `stage` where its process ended without one.
         signal: the one that has killed the process; None where none has.
         log: where its log is, and the last lines.
+
+    Attributes:
+        stage: its name in the recipe, and `run_id` its run in MLflow, as far as they are known.
     """
 
     def __init__(
@@ -51,6 +56,8 @@ class StageFailed(UserError):
     ) -> None:
         super().__init__(*[problem] if problem else [], **data)
         self.exit_code, self.kind, self.signal, self.log = exit_code, kind, signal, log
+        self.stage, self.run_id = "", ""
+        self.last_lines: list[str] = []
 
     def __str__(self) -> str:
         return f"{super().__str__()}{self.log}"
@@ -163,15 +170,24 @@ def environment_of(job: dict[str, Any]) -> dict[str, str]:
     return {**os.environ, **quiet, **pinned}
 
 
+def log_end(work: Path) -> str:
+    """The log of a stage, or its last `LOG_BYTES` from the start of a line; empty where there is none."""
+    try:
+        with open(work / LOG, "rb") as handle:
+            size = handle.seek(0, os.SEEK_END)
+            handle.seek(max(0, size - LOG_BYTES))
+            text = handle.read().decode(errors="replace")
+    except OSError:
+        return ""
+    return (text.partition("\n")[2] if size > LOG_BYTES else text).strip()
+
+
 def _failure(work: Path, code: int) -> StageFailed:
     """What has become of a stage whose process ended with a code and without metrics."""
     kind, problems = read_error(work)
     if code == USER_ERROR_EXIT and problems:
         return StageFailed(problems=problems, exit_code=1 if kind == Interrupted.kind else 2, kind=kind)
-    tail = ""
-    with contextlib.suppress(OSError):
-        lines = (work / LOG).read_text(errors="replace").strip().splitlines()
-        tail = "\n".join(lines[-12:])
+    tail = "\n".join(log_end(work).splitlines()[-12:])
     killer = -code if code < 0 else None
     ending = f"exit code {code}" if killer is None else f"killed by signal {killer}"
     hint = "Out of memory? Lower micro_batch_tokens or decode_rows, or use LoRA or bfloat16."

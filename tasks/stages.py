@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from evaluation import plots
-from pipelines.base import plugins
+from pipelines.base import names, plugins
 from pipelines.base.errors import UserError
 from pipelines.base.files import REPORT, read_json, read_object, write_atomic
 from pipelines.base.secrets import redact
@@ -35,6 +35,8 @@ from tasks.tracking.time_budget import TimeBudget, TrackerError
 log = logging.getLogger("whetstone.stages")
 Slot = Callable[[str], contextlib.AbstractContextManager[None]]
 """Given a kind of stage, what to hold while it computes, such as a place on the GPU."""
+LAST_LINES = 12
+"""Lines of the log of a failed stage that the pipeline's run shows."""
 Show = Callable[[str, dict[str, Any] | None], None]
 """Called with (stage, progress), {} while nothing is known; None when the stage has ended."""
 
@@ -143,6 +145,7 @@ def run_stage(
     show: Show | None = None,
     slot: Slot = lambda _: contextlib.nullcontext(),
     later: Sequence[str] = (),
+    run_name: str = "",
 ) -> StageResult:
     """Reuse the stage or run it to its end.
 
@@ -153,6 +156,7 @@ def run_stage(
         show: progress for a terminal.
         slot: held while the stage computes.
         later: the stages that come after it, in order; the process of the first of them that may run is started meanwhile.
+        run_name: the pipeline's, for the stage's run in MLflow; the recipe's unless given.
 
     Raises:
         StageFailed: the stage ended without a result.
@@ -176,7 +180,8 @@ def run_stage(
             planning.remember(recipe, stage, parts)
             return StageResult(stage, "reused", artifact, "nothing it reads has changed", time.monotonic() - began)
         why = "--fresh" if fresh else planning.why(recipe, stage, parts, damage)
-        result = _run(node, key, parts, done, why, parent, fresh, show, slot, patience, later)
+        about = _about(node, parts, {label: done[s] for label, s in node.inputs.items()}, run_name)
+        result = _run(node, key, parts, done, why, parent, fresh, show, slot, patience, later, about)
         planning.remember(recipe, stage, parts)
         result.seconds = time.monotonic() - began
         return result
@@ -211,6 +216,7 @@ def _run(
     slot: Slot,
     patience: TimeBudget,
     later: Sequence[str],
+    about: dict[str, Any],
 ) -> StageResult:
     from tasks.tracking import api as tracking
 
@@ -218,7 +224,6 @@ def _run(
     work = runs_folder() / ".work" / artifacts.name_of(kind, key)
     if fresh:
         shutil.rmtree(work, ignore_errors=True)
-    about = _about(node, parts, {label: done[s] for label, s in node.inputs.items()})
     tracker = tracking.StageTracker(stage, work, experiment_name(recipe), parent, about)
     mirrored = mirrors.begin(node, key, work, parent, about)
     began, before = time.monotonic(), _seconds_so_far(work)
@@ -233,7 +238,7 @@ def _run(
     except BaseException as error:
         _seconds_so_far(work, before + time.monotonic() - began)
         error = _under_its_name(error, node)
-        _close_run(tracker, mirrored, patience, error)
+        _close_run(tracker, mirrored, patience, error, process.log_end(work))
         raise error from None
     finally:
         tick()
@@ -265,7 +270,8 @@ def _run(
 def _under_its_name(error: BaseException, node: Node) -> BaseException:
     """What a stage's process says of its fields, which it knows by its kind, as said of the stage's name."""
     if isinstance(error, process.StageFailed):
-        return error.moved(node.kind.name, node.name)
+        error = error.moved(node.kind.name, node.name)
+        error.stage = node.name
     return error
 
 
@@ -326,20 +332,25 @@ def _progress(work: Path) -> dict[str, Any]:
     return read_object(work / PROGRESS, **kinds) or {}  # type: ignore[arg-type]
 
 
-def _close_run(tracker: Any, mirrored: mirrors.StageMirrors, patience: TimeBudget, error: BaseException) -> None:
-    """Mark the MLflow run of a stage that ended without a result; kept in the outbox where MLflow is away."""
+def _close_run(
+    tracker: Any, mirrored: mirrors.StageMirrors, patience: TimeBudget, error: BaseException, log_text: str
+) -> None:
+    """Mark the MLflow run of a stage that ended without a result, with its log; kept in the outbox where MLflow is away."""
     from tasks.tracking import api as tracking
 
     mirrored.finish(_ending(error))
     patience = TimeBudget(min(patience.left or 0.0, 5.0))  # somebody waits for the message, or has pressed Ctrl+C
     tracker.finish(patience)
+    if isinstance(error, process.StageFailed):
+        error.run_id, error.last_lines = tracker.run_id or "", log_text.splitlines()[-LAST_LINES:]
     if tracker.run_id is None:
         return
     status, tags = _ending(error), {"whetstone.error": redact(error)}
+    texts = {record.STAGE_LOG: redact(log_text)} if status == "FAILED" and log_text else {}
     try:
-        patience.run(lambda: tracking.close(tracker.run_id, status, tags))
+        patience.run(lambda: tracking.close(tracker.run_id, status, tags, texts))
     except TrackerError:
-        outbox.add_run(tracker.run_id, {"kind": "close", "status": status, "tags": tags})
+        outbox.add_run(tracker.run_id, {"kind": "close", "status": status, "tags": tags, "texts": texts})
 
 
 def _ending(error: BaseException) -> str:
@@ -415,8 +426,10 @@ def _steps(work: Path, metrics: dict[str, float]) -> int | None:
     return int(best[-1] if best else metrics["steps"])
 
 
-def _about(node: Node, parts: dict[str, Any], inputs: dict[str, Artifact]) -> dict[str, Any]:
+def _about(node: Node, parts: dict[str, Any], inputs: dict[str, Artifact], run_name: str = "") -> dict[str, Any]:
+    """What the stage's run in MLflow says of it: name, parameters, tags, inputs."""
     recipe = node.recipe
+    run_name = run_name or recipe.name
     params = dict(flatten(keys.settings_of(recipe, node.name))) | {"seed": str(node.seed)}
     params |= {f"version.{k}": v for k, v in parts["versions"].items()}
     data = [a for label, a in inputs.items() if recipe.node(node.inputs[label]).kind.makes == DATA]
@@ -425,7 +438,8 @@ def _about(node: Node, parts: dict[str, Any], inputs: dict[str, Artifact]) -> di
     tags |= {f"whetstone.input.{label}": a.name for label, a in inputs.items()}
     tags |= {f"whetstone.input_run.{label}": a.run_id for label, a in inputs.items() if a.run_id}
     models = [outbox.uploaded(a.path).models.get(a.stage) for a in inputs.values()]
-    about: dict[str, Any] = {"name": f"{node.name}-{recipe.name}", "params": params, "tags": tags}
+    tags["whetstone.arm"] = names.arm(run_name)
+    about: dict[str, Any] = {"name": f"{node.name}{names.DOT}{run_name}", "params": params, "tags": tags}
     about["datasets"] = [training_data(recipe, each) for each in data]
     return about | {"models": [m for m in models if m]}
 

@@ -64,13 +64,13 @@ def evaluation(folder: Path) -> None:
     (folder / "results.json").write_text(json.dumps({"evaluation": cells, "differences": differences}))
 
 
-def entry(recipe, stage: str, key: str, done: dict, parent: str | None) -> Path:
+def entry(recipe, stage: str, key: str, done: dict, parent: str | None, name: str) -> Path:
     """Publish a stage's artifact as `tasks.stages` does; returns its entry in the outbox, not sent yet."""
     runs = environment.runs_folder()
     work = runs / ".work" / f"{stage}-{key}"
     write(stage, recipe, work / "out")
     node = recipe.node(stage)
-    about = stages._about(node, {"versions": {}}, {label: done[s] for label, s in node.inputs.items()})
+    about = stages._about(node, {"versions": {}}, {label: done[s] for label, s in node.inputs.items()}, name)
     upload = {
         "kind": "stage", "stage": stage, "key": key, "upload_models": True, "time": 1_700_000_000_000, "about": about,
         "experiment": recipe.name, "parent": parent, "steps": {"sft": {"sft": 12}, "rlvr": {"rlvr": 4}}.get(stage, {}),
@@ -90,7 +90,7 @@ def run(recipe_path: Path, *overrides: str, mark: str = "a", send=None) -> Pipel
     pipeline = Pipeline.open(recipe, source="recipes/toy.yaml", overrides=list(overrides))
     done: dict = {}
     for stage, key in keys(mark).items():
-        path = entry(recipe, stage, key, done, pipeline.parent)
+        path = entry(recipe, stage, key, done, pipeline.parent, pipeline.name)
         if send is None:
             assert outbox.flush(path, TimeBudget(None)), stage
         else:

@@ -39,6 +39,15 @@ def named(
     return DOT.join(parts if presets or chosen else [otherwise, *parts])[:LONGEST_NAME]
 
 
+def arm(name: str) -> str:
+    """The name without its seed: what the runs of one arm share.
+
+    >>> arm("gspo · seed 1 · rlvr.lr 3e-4"), arm("quickstart · seed 2")
+    ('gspo · rlvr.lr 3e-4', 'quickstart')
+    """
+    return DOT.join(part for part in name.split(DOT) if not part.startswith("seed "))
+
+
 def settings(overrides: Iterable[str]) -> dict[str, str]:
     """field → value of overrides, without those that say nothing of how a model is made.
 

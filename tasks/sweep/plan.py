@@ -12,6 +12,7 @@ from typing import Any
 
 from pipelines.base.errors import RecipeError, UserError
 from pipelines.base.files import digest
+from pipelines.base.names import DOT, of_fields
 from pipelines.recipe import yaml_text
 from pipelines.recipe.read import Recipe, preset_names, read_preset, read_recipe
 from pipelines.recipe.settings import Rlvr
@@ -43,7 +44,7 @@ class Cell:
     @property
     def name(self) -> str:
         """For people."""
-        return self.variant if self.seed is None else f"{self.variant}, seed {self.seed}"
+        return self.variant if self.seed is None else f"{self.variant}{DOT}seed {self.seed}"
 
     def recipe(self, path: str | Path) -> Recipe:
         """Its recipe.
@@ -154,7 +155,7 @@ class Sweep:
         only = tuple(node.name for node in self.base.nodes() if node.kind.makes != SCORES)
         return [
             Cell(
-                f"{variant}, {short(self.tune.field)}={value}, {steps} steps",
+                DOT.join([variant, *of_fields({self.tune.field: value}), f"{steps} steps"]),
                 seed,
                 (
                     *self.common,
@@ -249,11 +250,12 @@ def read(
     for preset, share in product(names, every_share):
         for chosen in product(*(values for _, values in axes)):
             settings = [f"{name}={value}" for (name, _), value in zip(axes, chosen, strict=True)]
-            shown = [f"{short(name)}={value}" for (name, _), value in zip(axes, chosen, strict=True)]
+            shown = of_fields({name: value for (name, _), value in zip(axes, chosen, strict=True)})
             if share is not None:
                 shown.append(share.label)
                 settings += share.overrides
-            label = ", ".join([*([preset] if preset else []), *shown]) or base.name
+            label = DOT.join([*([preset] if preset else []), *shown]) or base.name
+            label = DOT.join([label, *settings]) if label in variants else label  # two long values that are shown alike
             variants[label] = (*([f"presets=[{preset}]"] if preset else []), *settings)
             if share is not None:
                 share_of[label] = share.of_sft
@@ -296,7 +298,7 @@ def _read_cells(sweep: Sweep, axes: Sequence[tuple[str, str]]) -> None:
     values = sweep.tune.values if sweep.tune else ("",)
     for value in values:
         for cell in sweep.cells(dict.fromkeys(sweep.variants, value))[: len(sweep.variants)]:
-            name = f"{cell.variant}, {short(sweep.tune.field)}={value}" if sweep.tune else cell.variant
+            name = DOT.join([cell.variant, *of_fields({sweep.tune.field: value})]) if sweep.tune else cell.variant
             same = known.setdefault(digest(_as_floats(cell.recipe(sweep.path).model_dump(mode="json"))), name)
             if same != name:
                 raise UserError(
@@ -351,16 +353,6 @@ def axis(text: str, option: str = "--set") -> tuple[str, list[str]]:
     if repeated:
         raise UserError(f"{option} {text[:80]}", f"the value {repeated[0]} is named twice.")
     return name.strip(), values
-
-
-def short(name: str) -> str:
-    """The last part of a field's name that says something.
-
-    >>> short("rlvr.optimizer.learning_rate"), short("rlvr.advantage.kind")
-    ('learning_rate', 'advantage')
-    """
-    parts = [part for part in name.split(".") if part != "kind"]
-    return parts[-1] if parts else name
 
 
 def budget_overrides(text: str, stage: str = "rlvr") -> list[str]:

@@ -47,9 +47,15 @@ TRACKER_ERRORS = (TrackerUnavailable, TrackerRejected)
 
 
 @mlflow_errors()
-def close(run_id: str, status: str, tags: dict[str, str]) -> None:
-    """End a stage's run. The key tag comes last: a run that has it is complete."""
+def close(run_id: str, status: str, tags: dict[str, str], texts: dict[str, str] | None = None) -> None:
+    """End a stage's run. The key tag comes last: a run that has it is complete.
+
+    Args:
+        texts: file below the run → what is written into it.
+    """
     to = client()
+    for file, text in (texts or {}).items():
+        to.log_text(run_id, text, file)
     for key, value in tags.items():
         to.set_tag(run_id, key, redact(value)[:7900])
     to.set_terminated(run_id, status)

@@ -148,6 +148,12 @@ def dataset_inputs(datasets: list[dict[str, Any]]) -> list[DatasetInput]:
     ]
 
 
+def forget(run_id: str, tag: str) -> None:
+    """Take a tag off a run that may have it."""
+    if tag in client().get_run(run_id).data.tags:
+        client().delete_tag(run_id, tag)
+
+
 def log_params(run_id: str, params: dict[str, str]) -> None:
     """Parameters of a run, a hundred a call (MLflow's limit). The same ones may be sent again."""
     entries = [Param(key, text[:6000]) for key, text in params.items()]

@@ -32,6 +32,18 @@ def run(experiment_id: str, run_id: str) -> str:
     return f"{base()}/#/experiments/{experiment_id}/runs/{run_id}?{urlencode(TRAINING)}"
 
 
+def file(experiment_id: str, run_id: str, path: str) -> str:
+    """A file of a run."""
+    return f"{base()}/#/experiments/{experiment_id}/runs/{run_id}/artifacts/{path}?{urlencode(TRAINING)}"
+
+
+def flow_run(flow_run_id: str) -> str | None:
+    """A flow run's page on the Prefect server of the environment; None for the embedded server, which ends with its command."""
+    api, page = prefect_api(), os.environ.get("PREFECT_UI_URL")
+    shown = page or (redact(api).rstrip("/").removesuffix("/api") if api else None)
+    return f"{shown.rstrip('/')}/runs/flow-run/{flow_run_id}" if shown else None
+
+
 def inside(address: str) -> str:
     """An address as a link for a page of the same server: it holds at every name that the server has."""
     return address[address.index("#/") :]

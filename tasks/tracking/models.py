@@ -12,10 +12,11 @@ from importlib import metadata
 from pathlib import Path
 
 import mlflow
-from mlflow.entities import LoggedModelInput, LoggedModelOutput, Metric
+from mlflow.entities import LoggedModelInput, LoggedModelOutput, Metric, Run
 
 from pipelines.base.files import read_object
 from pipelines.recipe.model_path import ADAPTER
+from pipelines.recipe.stage_kind import BASE
 from tasks.tracking.client import client, experiment, mlflow_errors
 from tasks.tracking.names import clean
 from tasks.tracking.time_budget import TrackerRejected
@@ -64,7 +65,7 @@ def store(
         model_tags = {"whetstone.checkpoint": name, "whetstone.step": str(steps.get(name, 0)), **tags}
         model_tags |= {} if upload_models else {"whetstone.path": str(path)}
         model = to.create_logged_model(
-            run.info.experiment_id, name=model_name(f"{run.info.run_name}-{name}"), source_run_id=run_id, tags=model_tags,
+            run.info.experiment_id, name=model_name(_called(run, name)), source_run_id=run_id, tags=model_tags,
             model_type=name, params=params if name == stage else {k: v for k, v in params.items() if k.startswith("model.")},
         )  # fmt: skip
         if upload_models:
@@ -86,6 +87,13 @@ def store(
         else:
             to.log_artifact(run_id, str(path), "artifact")
     return ids
+
+
+def _called(run: Run, checkpoint: str) -> str:
+    """Recipe and stage of a checkpoint that a stage's run made; of the base that it started from recipe and "base"."""
+    tags = run.data.tags
+    stage = BASE if checkpoint == BASE else tags.get("whetstone.stage") or checkpoint
+    return f"{tags.get('whetstone.recipe') or run.info.run_name}-{stage}"
 
 
 def model_name(text: str) -> str:
@@ -232,19 +240,20 @@ def link_scores(
 
 
 @mlflow_errors()
-def register(model_id: str, name: str, tags: dict[str, str]) -> str:
+def register(model_id: str, name: str, tags: dict[str, str], description: str = "") -> str:
     """A new version of a registered model, alias `candidate`; returns the version. The same model is registered once."""
     to = client()
     if not to.search_registered_models(f"name='{name}'"):
+        about = f"The last checkpoints of the recipe {tags.get('whetstone.recipe', name)}, one version for each pipeline run."
         with contextlib.suppress(mlflow.MlflowException):  # another process registered the name in the meantime
-            to.create_registered_model(name)
+            to.create_registered_model(name, description=about)
     for version in to.search_model_versions(f"name='{name}'"):
         if getattr(version, "model_id", None) == model_id or version.tags.get("whetstone.model_id") == model_id:
             return str(version.version)
     source = to.get_logged_model(model_id)
     version = to.create_model_version(
         name, source=f"models:/{model_id}", run_id=source.source_run_id, model_id=model_id,
-        tags={**tags, "whetstone.model_id": model_id},
+        tags={**tags, "whetstone.model_id": model_id}, description=description or None,
     )  # fmt: skip
     to.set_registered_model_alias(name, CANDIDATE, str(version.version))
     return str(version.version)

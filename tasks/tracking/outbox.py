@@ -151,7 +151,7 @@ def _send(entry: Path, patience: TimeBudget) -> None:
         raise TrackerRejected("it is a file, and entries of the outbox are folders")
     body = read_object(
         entry / UPLOAD, kind=str, run_id=str, stage=str, key=str, about=dict, tags=dict, time=int,
-        summary=dict, metrics=dict, checkpoints=dict, artifact=str, limit=int, steps=dict, model_params=dict,
+        summary=dict, metrics=dict, checkpoints=dict, artifact=str, limit=int, steps=dict, model_params=dict, texts=dict,
     )  # fmt: skip
     kind = (body or {}).get("kind", "stage")
     needed = {
@@ -167,7 +167,7 @@ def _send(entry: Path, patience: TimeBudget) -> None:
     if kind == "stage":
         _send_stage(entry, body, patience)
     elif kind == "close":
-        tracking.close(body["run_id"], body["status"], body.get("tags") or {})
+        tracking.close(body["run_id"], body["status"], body.get("tags") or {}, body.get("texts") or {})
     elif kind == "answers":
         _send_answers(entry, body)
     else:

@@ -12,12 +12,13 @@ from mlflow.entities import LoggedModelOutput, Metric
 
 from pipelines.base.files import read_json
 from pipelines.base.secrets import redact
-from tasks.tracking import links
-from tasks.tracking.client import client, dataset_inputs, experiment, log_params, mlflow_errors
+from tasks.tracking import description, links
+from tasks.tracking.client import client, dataset_inputs, experiment, forget, log_params, mlflow_errors
 from tasks.tracking.models import model_of, register
-from tasks.tracking.record import note
 from tasks.tracking.time_budget import TrackerRejected
 from tasks.tracking.views import update_views
+
+NOTE, ERROR = "mlflow.note.content", "whetstone.error"
 
 
 @mlflow_errors()
@@ -26,6 +27,8 @@ def start_pipeline(
 ) -> str:
     """Open the parent run of a pipeline; returns its id."""
     store = client()
+    if text := description.opened(tags):
+        tags = {**tags, NOTE: text}
     experiment_id = experiment(experiment_name)
     run = store.create_run(experiment_id, run_name=name, tags={"whetstone.kind": "pipeline", **tags})
     log_params(run.info.run_id, params)
@@ -51,6 +54,7 @@ def reopen(run_id: str, tags: dict[str, str]) -> bool:
             to.update_run(run_id, status="RUNNING")
             for key, value in tags.items():
                 to.set_tag(run_id, key, value)
+            forget(run_id, ERROR)
     except TrackerRejected:
         return False
     return True
@@ -84,7 +88,7 @@ def end_pipeline(run_id: str, status: str, body: dict[str, Any]) -> None:
     Args:
         body: `summary`; `metrics` in the order in which they are to be seen; `time` of all of them in ms; and optionally
             `datasets`, `checkpoints` (name → where its model is, in the order of the chain), `answers` (checkpoint →
-            run with its answers) and `register` (name and tags of the registered model).
+            run with its answers), `register` (name and tags of the registered model) and `origin` (tags that say what started it).
     """
     store = client()
     run = store.get_run(run_id)
@@ -104,10 +108,13 @@ def end_pipeline(run_id: str, status: str, body: dict[str, Any]) -> None:
         store.log_outputs(run_id, [LoggedModelOutput(model_id, step) for _, (model_id, step) in trained])
     last = list(models.values())[-1] if models else None
     if body.get("register") and last is not None:
-        register(last[0], body["register"]["name"], body["register"]["tags"])
-    answer_links = _answer_links(experiment_id, body.get("answers") or {})
-    text = note(summary, lambda stage_run: links.inside(links.run(experiment_id, stage_run)), answer_links)
-    store.set_tag(run_id, "mlflow.note.content", redact(text)[:7900])
+        address = links.inside(links.run(experiment_id, run_id))
+        about = description.version(summary, run.info.run_name, body.get("datasets") or [], address)
+        register(last[0], body["register"]["name"], body["register"]["tags"] | about[1], about[0])
+    store.set_tag(run_id, NOTE, redact(_note(summary, experiment_id, body))[: description.MOST])
+    if failed := summary.get("failed"):
+        where = f"{failed['stage']}: " if failed.get("stage") else ""
+        store.set_tag(run_id, ERROR, redact(where + failed["error"])[: description.MOST])
     for stage, about in summary.get("stages", {}).items():
         text = f"{about['status']} {about['key']} {about['run_id'] or ''}".strip()
         store.set_tag(run_id, f"whetstone.stage.{stage}", text)
@@ -116,12 +123,31 @@ def end_pipeline(run_id: str, status: str, body: dict[str, Any]) -> None:
     store.set_terminated(run_id, status)
 
 
-def _answer_links(experiment_id: str, answers: dict[str, str]) -> dict[str, str]:
-    names = list(answers)
-    return {
-        f"{before} → {after}": links.inside(links.answers(experiment_id, answers[after], answers[before]))
-        for before, after in pairwise(names)
+def _note(summary: dict[str, Any], own: str, body: dict[str, Any]) -> str:
+    """The description of a pipeline's run; `own` is its experiment. A reused stage may be in that of another recipe."""
+    answers = body.get("answers") or {}
+    reused = [s["run_id"] for s in summary.get("stages", {}).values() if s["status"] == "reused" and s.get("run_id")]
+    elsewhere = {run: _experiment(run) or own for run in dict.fromkeys([*reused, *answers.values()])}
+
+    def address(run: str) -> str:
+        return links.inside(links.run(elsewhere.get(run, own), run))
+
+    def file(run: str, path: str) -> str:
+        return links.inside(links.file(elsewhere.get(run, own), run, path))
+
+    beside = {
+        f"{before} → {after}": links.inside(links.answers(elsewhere[answers[after]], answers[after], answers[before]))
+        for before, after in pairwise(answers)
     }
+    return description.note(summary, address, beside, body.get("origin"), file)
+
+
+def _experiment(run_id: str) -> str | None:
+    """The experiment of a run; None where the store has no such run."""
+    try:
+        return experiment_of(run_id)
+    except TrackerRejected:
+        return None
 
 
 @mlflow_errors()

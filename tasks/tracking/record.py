@@ -1,4 +1,4 @@
-"""What a pipeline run tells MLflow about itself: parameters, scores, description, where the code came from.
+"""What a pipeline run tells MLflow about itself: parameters, scores, where the code came from.
 
 Plain values, so that they can wait in the outbox; nothing here imports MLflow.
 """
@@ -11,12 +11,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from evaluation.samples import TRUNCATED
+from pipelines.base import names
 from pipelines.base.project import ROOT, is_checkout
 from pipelines.base.secrets import redact
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.stage_kind import Node, kind_of_run
-from tasks.tracking.alarms import sentence
 from tasks.tracking.names import clean, flatten
 
 ALWAYS = (
@@ -28,6 +27,12 @@ ALWAYS = (
 """Settings that runs are sorted by: given as parameters even where they are the default."""
 HEADLINES = ("pass@1", "exact_match", "acc_norm", "acc", "prompt_level_strict_acc")
 """Metrics that come first, in this order."""
+STAGE_LOG = "artifact/report/stage.log"
+"""Where the log of a stage is among the files of its run, whether it has finished or failed."""
+TRIGGER, FLOW_RUN, DEPLOYMENT, FLOW_RUN_URL = (
+    "whetstone.trigger", "whetstone.prefect.flow_run", "whetstone.prefect.deployment", "whetstone.prefect.url",
+)  # fmt: skip
+"""Tags of a pipeline's run: what started it (schedule, hand, API, automation or restart), and where it is in Prefect."""
 DIGITS = 6
 """Significant digits of scores: MLflow's table prints all that a number has."""
 
@@ -65,13 +70,13 @@ def _by_name(body: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_name(recipe: Recipe, overrides: list[str] | None) -> str:
-    """The recipe's name and what was changed on the command line.
+    """What was set for the run: presets, seed and changes of the command line; the recipe's name where nothing was.
 
     >>> from types import SimpleNamespace
-    >>> run_name(SimpleNamespace(name="toy"), ["seed=3", "rlvr.advantage=rloo"])
-    'toy seed=3 rlvr.advantage=rloo'
+    >>> run_name(SimpleNamespace(name="toy", presets=["gspo"]), ["seed=3", "rlvr.optimizer.learning_rate=3e-4"])
+    'gspo · seed 3 · rlvr.lr 3e-4'
     """
-    return redact(" ".join([recipe.name, *(overrides or [])]))[:200]
+    return names.named(recipe.name, recipe.presets, overrides or [])
 
 
 def reward_tags(node: Node) -> dict[str, str]:
@@ -175,48 +180,3 @@ def last_of(summary: dict[str, Any], what: str) -> dict[str, Any] | None:
     stages = summary["stages"].items()
     names = [name for name, about in stages if kind_of_run(about["kind"], about.get("makes", "")).makes == what]
     return summary["stages"][names[-1]] if names else None
-
-
-def note(summary: dict[str, Any], run_link: Any, answer_links: dict[str, str]) -> str:
-    """The description at the top of the pipeline's page: scores as a table, gains, and links to the stages' runs.
-
-    Args:
-        run_link: run id → address of its page.
-        answer_links: "sft → rlvr" → address of the page that puts the answers of both side by side.
-    """
-    lines = []
-    checkpoints = list(summary["evaluation"])
-    tasks = headline(summary["evaluation"][checkpoints[-1]]) if checkpoints else []
-    if tasks:
-        lines += ["| checkpoint | " + " | ".join(f"{t} {m}" for t, m in tasks) + " |", "|" + "---|" * (len(tasks) + 1)]
-        for checkpoint in reversed(checkpoints):
-            scored = summary["evaluation"][checkpoint]
-            cells = [_cell(scored.get(t, {}).get(m)) + _cut(scored.get(t, {})) for t, m in tasks]
-            lines.append(f"| {checkpoint} | {' | '.join(cells)} |")
-        lines.append("")
-    for task, steps in summary["differences"].items():
-        for step, d in steps.items():
-            lines.append(f"- {task}: {step} **{d['value']:+.3f}** [{d['low']:+.3f}, {d['high']:+.3f}], n = {d['n']}")
-    lines += [f"- {stage}: {about['achieved']}" for stage, about in summary["stages"].items() if about.get("achieved")]
-    for stage, about in summary["stages"].items():
-        lines += [f"- **alarm** in {stage}, {sentence(alarm)}" for alarm in about.get("alarms", [])[:10]]
-    links = [
-        f"[{stage}]({run_link(about['run_id'])}) {about['status']}"
-        if about.get("run_id")
-        else f"{stage} {about['status']}"
-        for stage, about in summary["stages"].items()
-    ]
-    lines += ["", "Stages: " + ", ".join(links)]
-    if answer_links:
-        lines.append("Answers side by side: " + ", ".join(f"[{step}]({url})" for step, url in answer_links.items()))
-    return "\n".join(lines).strip()
-
-
-def _cut(metrics: dict[str, Any]) -> str:
-    """How many of a task's answers were cut at the token limit; empty where it is not known."""
-    share = metrics.get(TRUNCATED)
-    return "" if share is None else f", {100 * share['value']:.1f} % cut"
-
-
-def _cell(cell: dict[str, Any] | None) -> str:
-    return "–" if cell is None else f"{cell['value']:.3f} [{cell['low']:.3f}, {cell['high']:.3f}]"

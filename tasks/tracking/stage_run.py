@@ -18,7 +18,7 @@ from pipelines.stage.process import SYSTEM
 from pipelines.stage.report import SPOOL, visible_lines
 from tasks.environment import tracking_uri
 from tasks.tracking import alarms
-from tasks.tracking.client import client, dataset_inputs, experiment, log_params, mlflow_errors
+from tasks.tracking.client import client, dataset_inputs, experiment, forget, log_params, mlflow_errors
 from tasks.tracking.models import link_inputs
 from tasks.tracking.names import clean
 from tasks.tracking.time_budget import TimeBudget, TrackerRejected, TrackerUnavailable
@@ -160,6 +160,7 @@ class StageTracker:
         try:
             with mlflow_errors():
                 client().update_run(self.run_id, status="RUNNING")
+                forget(self.run_id, "whetstone.error")  # of the attempt that this one continues
                 if self.parent:  # a stage that another pipeline began belongs to the one that goes on with it
                     client().set_tag(self.run_id, "mlflow.parentRunId", self.parent)
         except TrackerRejected as error:

@@ -65,8 +65,8 @@ def test_the_printed_link_opens_the_pipelines_with_their_scores(pages):
     first, _, profile = pages
     text = seen(links.runs(first.experiment_id), profile)
     assert "Whetstone: pipeline runs" in text and "2 matching runs" in text
-    assert "toy rlvr.advantage=rloo" in text and "rlvr/palindromes/pass_at_1" in text and "rlvr.advantage.kind" in text
-    assert "sft-toy" not in text, "stage runs are no rows of it"
+    assert "rlvr.advantage rloo" in text and "rlvr/palindromes/pass_at_1" in text and "rlvr.advantage.kind" in text
+    assert "sft · toy" not in text, "stage runs are no rows of it"
 
 
 def test_the_views_charts_are_ours(pages):
@@ -92,7 +92,7 @@ def test_the_run_page_has_the_note_and_its_models(pages):
     text = seen(links.run(first.experiment_id, first.parent), profile)
     assert "palindromes pass@1" in text and "0.500 [0.250, 0.500]" in text
     rlvr = outbox.uploaded(first.results["rlvr"].artifact.path).run_id
-    assert "Input" in (text := seen(links.run(first.experiment_id, rlvr), profile)) and "sft-toy-sft" in text
+    assert "Input" in (text := seen(links.run(first.experiment_id, rlvr), profile)) and "toy-sft" in text
 
 
 def test_answers_of_two_checkpoints_stand_side_by_side(pages):

@@ -15,11 +15,15 @@ from flows import page
     ("parameters", "stage", "name"),
     [
         ({"recipe": "recipes/quickstart.yaml"}, None, "quickstart"),
-        ({"recipe": "a/b.yaml", "overrides": ["seed=3", "rlvr.advantage.kind=rloo"]}, None, "b seed=3 kind=rloo"),
-        ({"recipe": "b.yaml", "overrides": None, "fresh": True}, "sft", "sft b fresh"),
-        ({"recipe": "b.yaml", "from_stage": "sft", "until": "rlvr"}, None, "b from sft until rlvr"),
-        ({"recipe": "b.yaml", "only": ["sft", "rlvr"]}, None, "b only sft rlvr"),
-        ({"recipe": "b.yaml", "overrides": ["curate.filter=a=b"]}, None, "b filter=a=b"),
+        (
+            {"recipe": "a/b.yaml", "overrides": ["seed=3", "rlvr.advantage.kind=rloo"]},
+            None,
+            "b · seed 3 · rlvr.advantage rloo",
+        ),
+        ({"recipe": "b.yaml", "overrides": None, "fresh": True}, "sft", "sft · b · fresh"),
+        ({"recipe": "b.yaml", "from_stage": "sft", "until": "rlvr"}, None, "b · from sft · until rlvr"),
+        ({"recipe": "b.yaml", "only": ["sft", "rlvr"]}, None, "b · only sft rlvr"),
+        ({"recipe": "b.yaml", "overrides": ["curate.filter=a=b"]}, None, "b · curate.filter a=b"),
     ],
 )
 def test_a_run_s_name_says_what_it_changes(parameters, stage, name):

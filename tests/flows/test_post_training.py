@@ -23,14 +23,14 @@ def run(tmp_path, monkeypatch, home):
     recipe = toys.recipe(tmp_path)
     calls, closed = [], []
 
-    def stage_task(stage, read, done, parent, fresh, show, later=()):
+    def stage_task(stage, read, done, parent, fresh, show, later=(), run_name=""):
         calls.append((stage, sorted(done), fresh))
         if stage == "breaks":
             raise RuntimeError
         return StageResult(stage, "ran", SimpleNamespace(path=Path(stage), key="k", run_id=None), "", 1.0)
 
-    pipeline = SimpleNamespace(results={}, parent="p", experiment_id=None)
-    pipeline.close = lambda status="FINISHED": (
+    pipeline = SimpleNamespace(results={}, parent="p", experiment_id=None, name="toy")
+    pipeline.close = lambda status="FINISHED", error=None: (
         closed.append(status) or {"evaluation": {}, "stages": list(pipeline.results)}
     )
     given = [Planned(s, "reuse", "", artifact=SimpleNamespace(path=Path(s))) for s in FOUR]  # type: ignore[arg-type]

@@ -46,7 +46,7 @@ def test_a_missing_cell_and_several_tasks():
 
 
 def test_cut_answers_stand_beside_every_score():
-    from tasks.tracking.record import note
+    from tasks.tracking.description import note
 
     tasks = {
         "t": {"pass@1": cell(0.5), "truncated_share": cell(0.25)},

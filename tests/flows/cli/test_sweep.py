@@ -41,7 +41,9 @@ def test_a_sweep_shares_stages_ranks_its_runs_and_reuses_them(tmp_path, home):
         "sweep", recipe, *GRID, "--seeds", "2", "--summary", str(tmp_path / "s.json"), home=home, timeout=900
     )
     body = json.loads((tmp_path / "s.json").read_text())
-    assert {row["name"] for row in body["leaderboard"]} == {"advantage=grpo", "advantage=rloo"} and not body["failed"]
+    assert {row["name"] for row in body["leaderboard"]} == {"rlvr.advantage grpo", "rlvr.advantage rloo"} and not body[
+        "failed"
+    ]
     assert all(row["seeds"] == [0, 1] and len(row["by_seed"]) == 2 for row in body["leaderboard"])
     assert len({run for row in body["leaderboard"] for run in row["runs"]}) == 4, "a pipeline run each"
     stages = [path.name.partition("-")[0] for path in (home / "runs").glob("*-*")]
@@ -115,7 +117,9 @@ def test_a_sweep_on_two_machines(tmp_path):
         env = {k: v for k, v in site.env.items() if k != "WHETSTONE_HOME"}
         done = toys.whetstone("sweep", recipe, *options, home=tmp_path / "head", timeout=900, **env)
     body = json.loads(done.stdout)
-    assert {row["name"] for row in body["leaderboard"]} == {"advantage=grpo", "advantage=rloo"} and not body["failed"]
+    assert {row["name"] for row in body["leaderboard"]} == {"rlvr.advantage grpo", "rlvr.advantage rloo"} and not body[
+        "failed"
+    ]
     assert not list((tmp_path / "head" / "runs").glob("*-*")), "the machine of the sweep computes nothing"
     made = [json.loads(p.read_text())["run_id"] for p in tmp_path.glob("[ab]/runs/sft-*/manifest.json")]
     assert len(made) == 2 and len(set(made)) == 1, "one worker made the SFT checkpoint, the other fetched it"

@@ -36,7 +36,7 @@ def test_dear_demonstrations_are_fewer(path):
 
 def test_it_is_an_axis_beside_others(path):
     read = sweep.read(path, ["rlvr.advantage=grpo,rloo"], budget="1e5tokens", split="0.2,0.4")
-    assert list(read.variants) == [f"advantage={a}, {s} % SFT" for s in (20, 40) for a in ("grpo", "rloo")]
+    assert list(read.variants) == [f"rlvr.advantage {a} · {s} % SFT" for s in (20, 40) for a in ("grpo", "rloo")]
 
 
 @given(st.floats(0.01, 0.99), st.integers(100_000, 10**9), st.floats(0.1, 10))

@@ -21,12 +21,18 @@ def path(tmp_path):
     return str(toys.recipe(tmp_path))
 
 
+def test_values_that_are_shown_alike_are_two_variants(path):
+    long = [f"{{kind: gae, lam: 0.9, discount: {d}}}" for d in ("0.990000001", "0.990000002")]
+    read = sweep.read(path, [f"rlvr.advantage={','.join(long)}"])
+    assert [len(set(each)) for each in (read.variants, read.variants.values())] == [2, 2]
+
+
 def test_axes_and_seeds_make_a_grid_of_pipeline_runs(path):
     read = sweep.read(
         path, ["rlvr.advantage=grpo,rloo", "rlvr.steps=3", "rlvr.optimizer.learning_rate=1e-4,1e-3"], None, "2"
     )
     assert list(read.variants) == [
-        f"advantage={a}, learning_rate={rate}" for a in ("grpo", "rloo") for rate in ("1e-4", "1e-3")
+        f"rlvr.advantage {a} · rlvr.lr {rate}" for a in ("grpo", "rloo") for rate in ("1e-4", "1e-3")
     ]
     cells = read.cells()
     assert len(cells) == 8 and [c.seed for c in cells] == [0] * 4 + [1] * 4, "seed by seed"
@@ -90,13 +96,13 @@ def test_presets_of_which_none_fits_are_refused(path, monkeypatch):
         ({"sets": ["rlvr.steps=1,1"]}, "named twice"),
         (
             {"sets": ["rlvr.optimizer.learning_rate=1e-4,3e-4,0.0001"]},
-            r"^--set: '.*=1e-4' and '.*=0\.0001' are one and the same recipe",
+            r"^--set: '.*lr 1e-4' and '.*lr 0\.0001' are one and the same recipe",
         ),
         ({"sets": ["rlvr.advantage=grpo,{kind: grpo}"]}, "one and the same recipe"),
         ({"sets": ["rlvr.advantage={kind: gae, lam: 1},{kind: gae, lam: 1.0}"]}, "one and the same recipe"),
         (
             {"tune": "rlvr.optimizer.learning_rate=1e-4,1.0e-4"},
-            r"^--tune: 'toy, learning_rate=1e-4' and 'toy, learning_rate=1\.0e-4' are",
+            r"^--tune: 'toy · rlvr.lr 1e-4' and 'toy · rlvr.lr 1\.0e-4' are",
         ),
         ({"sets": ["rlvr.advantage=grpo,nosuch"]}, "nosuch"),
         ({"sets": ["rlvr.stepz=1,2"]}, "stepz"),
@@ -138,7 +144,7 @@ def test_a_variant_that_cannot_run_is_named_before_anything_runs(path, home, mon
     monkeypatch.setattr(
         probe.Asking, "__init__", lambda self, questions: (asked.append(questions), real(self, questions))[1]
     )
-    with pytest.raises(UserError, match=r"advantage=gae.*critic"):
+    with pytest.raises(UserError, match=r"advantage gae.*critic"):
         sweep.check(sweep.read(path, ["rlvr.advantage=grpo,gae", "rlvr.providers=[]"]))
     (questions,) = [each for each in asked if each]
     assert len({json.dumps(q, sort_keys=True) for q in questions}) == len(questions) > 2

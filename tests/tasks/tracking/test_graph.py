@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import chain
 import pytest
 import toys
@@ -36,7 +38,7 @@ def uploaded(pipeline, stage):
 def test_the_parent_run_says_what_it_was_and_what_it_did(told):
     client, first, second = told
     run = client.get_run(second.parent)
-    assert run.info.status == "FINISHED" and run.info.run_name == "toy-0.5b rlvr.advantage=rloo"
+    assert run.info.status == "FINISHED" and run.info.run_name == "rlvr.advantage rloo"
     metrics = run.data.metrics
     for name in ("base/palindromes/pass_at_1", "sft/palindromes/pass_at_1", "rlvr/palindromes/pass_at_1_low"):
         assert name in metrics
@@ -208,3 +210,32 @@ def test_a_store_that_is_away_gets_the_same_graph_later(home, tmp_path):
     evaluated = uploaded(pipeline, "evaluate")
     assert len(client.get_run(evaluated.run_id).inputs.model_inputs) == 3
     assert client.get_logged_model(uploaded(pipeline, "rlvr").models["rlvr"]).metrics
+
+
+def test_a_failed_stage_is_told_at_the_top_with_its_log(home, tmp_path):
+    """A real stage that ends with an error: the pipeline's run has it, the last lines and the way to the log."""
+    from pipelines.recipe.read import read_recipe
+    from tasks import stages
+    from tasks.process import StageFailed
+    from tasks.tracking import api as tracking
+
+    environment.prepare()
+    (tmp_path / "rows.jsonl").write_text("no JSON\n")
+    source = {"kind": "file", "path": str(tmp_path / "rows.jsonl")}
+    recipe = read_recipe(toys.recipe(tmp_path, curate={"sources": [source]}))
+    pipeline = Pipeline.open(
+        recipe, origin={"whetstone.trigger": "schedule", "whetstone.prefect.deployment": "f/nightly"}
+    )
+    with pytest.raises(StageFailed) as failed:
+        stages.run_stage(recipe, "curate", {}, parent=pipeline.parent)
+    body = pipeline.close("FAILED", failed.value)
+    client = tracking.client()
+    (parent,) = client.search_runs([pipeline.experiment_id], "tags.`whetstone.prefect.deployment` = 'f/nightly'")
+    tags = parent.data.tags
+    assert (parent.info.run_id, parent.info.status) == (pipeline.parent, "FAILED")
+    assert body["failed"]["stage"] == "curate" and tags["whetstone.error"].startswith("curate: ")
+    (stage,) = client.search_runs([pipeline.experiment_id], "tags.`whetstone.kind` = 'stage'")
+    log = client.download_artifacts(stage.info.run_id, "artifact/report/stage.log")
+    note, (last, *_) = tags["mlflow.note.content"], body["failed"]["log"][::-1]
+    assert note.startswith("**curate failed**: ") and last[:200] in note and last in Path(log).read_text()
+    assert f"runs/{stage.info.run_id}/artifacts/artifact/report/stage.log?" in note

@@ -57,9 +57,3 @@ def test_a_dirty_checkout_says_so(tmp_path):
     (tmp_path / "a.py").write_text("2\n")
     record.git.cache_clear()
     assert record.git(tmp_path)["mlflow.source.git.dirty"] == "true"
-
-
-def test_the_note_holds_the_scores_and_links_to_the_stages():
-    text = record.note(SUMMARY, lambda run: f"#/runs/{run}", {"base → rlvr": "#/x"})
-    assert text.startswith("| checkpoint | t pass@1 |")
-    assert f"[sft](#/runs/{'a' * 32}) ran" in text and "[base → rlvr](#/x)" in text and "**-0.126**" in text
