@@ -29,7 +29,7 @@ from pipelines.data.records import Stop
 from pipelines.engine import parallel, server_endpoint, server_probe
 from pipelines.engine.server_endpoint import Endpoint, Unreachable
 from pipelines.engine.server_probe import Probe
-from pipelines.engine.server_process import ServerProcess
+from pipelines.engine.server_process import ServerProcess, visible_cards
 from pipelines.recipe.server import Server
 
 AT_ONCE = 64
@@ -78,9 +78,12 @@ class ServerSampler:
         self.endpoints = [Endpoint(settings, address=address) for address in settings.addresses]
         if settings.serve is not None and self.world.rank == 0:
             weights = Path(base) if lora_rank else self.folder
-            for number in range(settings.serve.count):
+            cards = settings.serve.cards(self.world.size, visible_cards()) or [None] * settings.serve.count
+            for number, each in enumerate(cards):
                 log = (work or Path.cwd()) / f"server-{number}.log"
-                process = ServerProcess(settings.serve, weights=weights, dtype=dtype, log=log, lora_rank=lora_rank)
+                process = ServerProcess(
+                    settings.serve, weights=weights, dtype=dtype, log=log, lora_rank=lora_rank, cards=each
+                )
                 self.endpoints.append(Endpoint(settings, process=process))
         self.probes: dict[str, Probe] = {}
         self.metrics: dict[str, float] = {}

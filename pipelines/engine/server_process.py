@@ -26,6 +26,13 @@ LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM 0.32 takes for --max-lora-rank."""
 
 
+def visible_cards() -> list[str]:
+    """Names of the GPUs that this process sees, in the order in which it numbers them."""
+    named = os.environ.get("CUDA_VISIBLE_DEVICES")
+    count = torch.cuda.device_count()
+    return [str(number) for number in range(count)] if named is None else named.split(",")[:count]
+
+
 class ServerProcess:
     """One server. It listens on a Unix socket in a folder that only this user may enter: vLLM's development endpoints
     call any method of its workers, and must not be on a network.
@@ -36,9 +43,13 @@ class ServerProcess:
         dtype: "float32" or "bfloat16", what the server computes in.
         log: file its output is appended to.
         lora_rank: of the adapters that it will be sent; 0 where it is sent whole weights.
+        cards: the GPUs that it sees, as in CUDA_VISIBLE_DEVICES; None for those that this process sees.
     """
 
-    def __init__(self, settings: Serve, *, weights: Path, dtype: str, log: Path, lora_rank: int = 0) -> None:
+    def __init__(
+        self, settings: Serve, *, weights: Path, dtype: str, log: Path, lora_rank: int = 0, cards: str | None = None
+    ) -> None:
+        self.cards = cards
         self.settings, self.weights, self.dtype, self.log, self.lora_rank = settings, weights, dtype, log, lora_rank
         self.folder = Path(tempfile.mkdtemp(prefix="whetstone-"))  # short: a socket's path has at most 107 bytes
         self.socket = self.folder / "s"
@@ -70,6 +81,8 @@ class ServerProcess:
             "VLLM_NO_USAGE_STATS": "1",
             "PYTHONPATH": str(Path(vllm_worker.__file__).parent),  # and nothing of our own environment
         }
+        if self.cards is not None:
+            environment["CUDA_VISIBLE_DEVICES"] = self.cards
         with open(self.log, "ab") as output:
             self.process = subprocess.Popen(
                 python("pipelines.stage.owned", *self.command),

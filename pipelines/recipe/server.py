@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import Annotated, Any
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -24,6 +26,48 @@ class Serve(Settings):
     """Servers, all from the same weights."""
     startup_s: float = free(900.0, gt=0, le=1e6)
     """Until a server must answer."""
+
+    @property
+    def cards_each(self) -> int:
+        """GPUs that one server computes on: tensor times pipeline parallel size."""
+        return self._number("--tensor-parallel-size", "-tp") * self._number("--pipeline-parallel-size", "-pp")
+
+    @property
+    def names_cards(self) -> bool:
+        """Whether the command itself says which GPUs servers compute on."""
+        return any(word.startswith("CUDA_VISIBLE_DEVICES=") for word in self.command)
+
+    @property
+    def has_memory_share(self) -> bool:
+        """Whether the share of a GPU's memory that a server takes is given; vLLM's default is nearly all of it."""
+        return self._argument("--gpu-memory-utilization") is not None
+
+    def cards(self, processes: int, visible: Sequence[str]) -> list[str] | None:
+        """For each server its GPUs, as CUDA_VISIBLE_DEVICES says it; None where servers choose for themselves.
+
+        Processes have the first GPUs and servers those after them. Where these are too few, servers share from the last one on.
+
+        Args:
+            processes: that train or ask, each on a GPU of its own.
+            visible: names of the GPUs that this machine lends, in order.
+        """
+        each = self.cards_each
+        if self.names_cards or len(visible) < 2:
+            return None
+        free = list(visible[processes:])
+        if self.count * each > len(free):
+            free = list(reversed(visible))
+        starts = (number * each % max(1, len(free) - each + 1) for number in range(self.count))
+        return [",".join(free[start : start + each]) for start in starts]
+
+    def _number(self, *names: str) -> int:
+        text = next((value for name in names if (value := self._argument(name)) is not None), "1")
+        return int(text) if text.isdigit() and int(text) > 0 else 1
+
+    def _argument(self, name: str) -> str | None:
+        """Value of an argument, written `--name value` or `--name=value`."""
+        words = [part for word in self.arguments for part in (word.split("=", 1) if word.startswith("-") else [word])]
+        return next((following for word, following in pairwise(words) if word == name), None)
 
 
 class Server(Settings):

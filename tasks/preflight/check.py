@@ -250,7 +250,7 @@ def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
         if files.place[0] == node.kind.name and node.kind.makes != DATA:
             yield from _hub(".".join(map(str, (node.name, *files.place[1:]))), str(files.path), "model")
     if getattr(node.settings, "sampler", None) is not None:
-        yield from server.problems(f"{node.name}.sampler", node.settings.sampler)
+        yield from server.problems(f"{node.name}.sampler", node.settings.sampler, processes(node))
 
 
 def shape_of(recipe: Recipe) -> memory.Shape | None:

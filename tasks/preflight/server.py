@@ -10,14 +10,17 @@ from typing import Any
 
 from pipelines.base.errors import Problem
 from pipelines.base.project import page
+from pipelines.recipe.server import Serve
+from tasks import machine
 from tasks.preflight import http_probe
 
 
-def problems(field: str, sampler: Any) -> Iterator[Problem]:
-    """What is wrong with the `sampler` section of a stage: no program, folder, key or answer.
+def problems(field: str, sampler: Any, processes: int = 1) -> Iterator[Problem]:
+    """What is wrong with the `sampler` section of a stage: no program, GPUs, folder, key or answer.
 
     Args:
         field: its name.
+        processes: of the stage, each on a GPU of its own.
     """
     if sampler.serve is not None:
         program = sampler.serve.command[0]
@@ -27,6 +30,7 @@ def problems(field: str, sampler: Any) -> Iterator[Problem]:
                 f"there is no program {program}",
                 "Give the path of vLLM's executable, such as [/opt/vllm/bin/vllm, serve].",
             )
+        yield from _cards(field, sampler.serve, processes, len(machine.gpu_bytes()))
         return
     if not Path(sampler.weights).expanduser().is_dir():
         yield Problem(
@@ -45,6 +49,26 @@ def problems(field: str, sampler: Any) -> Iterator[Problem]:
         yield from _health(f"{field}.urls.{number}", address, key)
     if sampler.url is not None:
         yield from _health(f"{field}.url", sampler.url, key)
+
+
+def _cards(field: str, serve: Serve, processes: int, cards: int) -> Iterator[Problem]:
+    """Servers have GPUs beside those of the processes, or a share of their memory."""
+    needed = serve.count * serve.cards_each
+    if cards == 0 or serve.names_cards or processes + needed <= cards:
+        return
+    if serve.cards_each > cards:
+        yield Problem(
+            f"{field}.serve.arguments",
+            f"a server computes on {serve.cards_each} GPUs, and this machine has {cards}",
+            "Lower --tensor-parallel-size.",
+        )
+    elif not serve.has_memory_share:
+        yield Problem(
+            f"{field}.serve",
+            f"GPUs wanted: {processes} for processes, {needed} for servers; there: {cards}, and a server takes nearly all of one's memory",
+            f"Lower processes or {field}.serve.count, or let them share: add --gpu-memory-utilization and a share such as 0.4 to "
+            f"{field}.serve.arguments.",
+        )
 
 
 def _health(field: str, address: str, key: str | None) -> Iterator[Problem]:
