@@ -30,6 +30,7 @@ import torch
 
 from benchmarks import roofline, sides
 from pipelines.data.chat import render_prompts
+from tasks.preflight import step_time
 
 QWEN = {
     "architecture": "llama",
@@ -61,8 +62,6 @@ CASES: dict[str, dict[str, Any]] = {
 """TRL's micro-batch is the fastest of those tried on this benchmark's CPU; on a GPU, try `--peer-rows`.
 
 Of the wide model's groups of 8, less than one in a hundred is all right or all wrong by chance."""
-PEAKS = {"H200": (989e12, 4.8e12), "H100": (989e12, 3.35e12), "A100": (312e12, 2.0e12)}
-"""Dense bfloat16 operations and bytes of memory per second, by the makers' sheets."""
 
 
 def job(case: str, folder: Path) -> sides.Work:
@@ -163,7 +162,8 @@ def limits(side: sides.Whetstone, todo: sides.Work, steps: list[dict[str, float]
         return out
     name = torch.cuda.get_device_name()
     peaks = {"measured": (roofline.best_square(todo.dtype), roofline.streaming())}
-    peaks |= {known: peak for known, peak in PEAKS.items() if known in name}
+    if (card := step_time.named(name)) is not None:
+        peaks[card[0]] = (card[1].flops, card[1].bandwidth)
     decode = statistics.median(s["rollout/tokens_per_s"] for s in steps)
     for which, (flops, bandwidth) in peaks.items():
         out[f"train/mfu ({which})"] = out["train/tflops"] * 1e12 / flops

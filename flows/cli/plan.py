@@ -29,6 +29,16 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--limit", type=positive, metavar="GB", help="with --memory: another limit than this machine's")
     parser.add_argument("--mermaid", action="store_true", help="the graph of the stages as a Mermaid flowchart")
     parser.add_argument("--prompt-tokens", type=integer(1), metavar="N", help="with --memory: length of a prompt")
+    parser.add_argument(
+        "--gpus",
+        metavar="NxGPU",
+        help="with --memory: another machine than this one, such as 8xH100, or 8x80 for GPUs of 80 GB",
+    )
+    parser.add_argument(
+        "--config",
+        metavar="FOLDER",
+        help="with --memory: the sizes in this config.json, for a model that is not downloaded",
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:
@@ -44,14 +54,18 @@ def _plan(arguments: argparse.Namespace) -> int:
     from pipelines.base.errors import UserError
     from tasks.preflight import check as preflight
 
-    if not arguments.memory and (arguments.limit or arguments.prompt_tokens):
-        raise UserError("--limit, --prompt-tokens", "they say how --memory counts", "Add --memory.")
+    options = [arguments.limit, arguments.prompt_tokens, arguments.gpus, arguments.config]
+    if not arguments.memory and any(options):
+        raise UserError("--limit, --prompt-tokens, --gpus, --config", "they say how --memory counts", "Add --memory.")
     prepared = selection.prepare(arguments, fetch=False)
     recipe = prepared.recipe
     if arguments.memory:
         from flows.cli import memory
 
-        return memory.show(recipe, prepared.chosen, arguments.json, arguments.limit, arguments.prompt_tokens)
+        return memory.show(
+            recipe, prepared.chosen, arguments.json, limit=arguments.limit, prompt_tokens=arguments.prompt_tokens,
+            gpus=arguments.gpus, config=arguments.config,
+        )  # fmt: skip
     planned, will_run = prepared.planned, prepared.will_run
     asked = _asked(recipe, planned)
     if arguments.json:

@@ -78,12 +78,13 @@ class ServerSampler:
         self.endpoints = [Endpoint(settings, address=address) for address in settings.addresses]
         if settings.serve is not None and self.world.rank == 0:
             weights = Path(base) if lora_rank else self.folder
-            cards = settings.serve.cards(self.world.size, visible_cards()) or [None] * settings.serve.count
-            for number, each in enumerate(cards):
+            cards = settings.serve.cards(self.world.size, visible_cards())
+            for number in range(settings.serve.count):
                 log = (work or Path.cwd()) / f"server-{number}.log"
                 process = ServerProcess(
-                    settings.serve, weights=weights, dtype=dtype, log=log, lora_rank=lora_rank, cards=each
-                )
+                    settings.serve, weights=weights, dtype=dtype, log=log, lora_rank=lora_rank,
+                    cards=cards[number] if cards else None,
+                )  # fmt: skip
                 self.endpoints.append(Endpoint(settings, process=process))
         self.probes: dict[str, Probe] = {}
         self.metrics: dict[str, float] = {}

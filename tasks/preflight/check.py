@@ -253,20 +253,19 @@ def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
         yield from server.problems(f"{node.name}.sampler", node.settings.sampler, processes(node))
 
 
-def shape_of(recipe: Recipe) -> memory.Shape | None:
-    """Sizes of the recipe's model; None where they cannot be read, such as before a download.
+def shape_of(recipe: Recipe, config: str | None = None) -> memory.Shape | None:
+    """Sizes of the recipe's model, or of `config`, a config.json or its folder; None where they cannot be read, such as before a download.
 
     Raises:
         NotReady: the model cannot be loaded.
     """
-    questions: list[Question] = []
-    problems = list(_model(recipe, questions))
+    questions: list[Question] = [("--config", "", {"ask": "config", "path": config})] if config else []
+    problems = [] if config else list(_model(recipe, questions))
     answers = Asked([question for *_, question in questions]).answers()
-    for (field, fix, _), answer in zip(questions, answers, strict=True):
-        problems += problems_in(answer, field, fix)
+    problems += [p for (field, fix, _), a in zip(questions, answers, strict=True) for p in problems_in(a, field, fix)]
     if problems:
         raise NotReady(problems)
-    shape = answers[0].get("shape") if answers else None
+    shape = answers and answers[0].get("shape")
     return memory.Shape(**shape) if shape else None
 
 

@@ -28,6 +28,8 @@ come while activations go. A commit holds weights, optimizer, its copy and the g
 weights, optimizer, packed weights and cache. The peak is the process and the largest of the three; where the disk is so
 slow that a whole step passes while a commit is written, up to the copy's size comes on top. With `processes: n` what is
 trained is divided by n and each process keeps a full copy of the weights for decoding.
+On a GPU the copy of a commit is on the host, beside the process; the driver's own memory on the GPU is counted as PROCESS too. Where a
+server decodes, a stage has no cache.
 
 A stage on pairs shares a pair's prompt between its answers in a pass. `preference` scores the answers by its reference before the
 first step and keeps the scores, not the model. A reward model has no logits unless its loss reads the text. Sampling has no
@@ -42,7 +44,7 @@ no row is skipped. A prompt's length is not in the recipe: `prompt_tokens` is wh
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from pipelines.contract.model_settings import STATES
@@ -154,6 +156,8 @@ class Device:
     gpu: bool = False
     avx512: bool = False
     """Whether its processor has the instructions in `AVX512`."""
+    cards: int = 1
+    """GPUs of the machine, one for each process."""
 
 
 CPU = Device()
@@ -174,25 +178,32 @@ class Needs:
     packed: int
     cache: int
     kept: int = 0
+    gpu: bool = False
+    """Whether all but `process` and `commit` is on a GPU."""
 
     @property
     def phases(self) -> dict[str, int]:
-        """What is held at once, beside the process."""
+        """What is held at once where the stage computes, beside the process."""
         state = self.weights + self.optimizer
         return {
             "training": state + self.kept + max(self.gradients, self.activations + self.logits),
-            "commit": state + self.kept + self.gradients + self.commit,
+            "commit": state + self.kept + self.gradients + (0 if self.gpu else self.commit),
             "decoding": state + self.packed + self.cache,
         }
 
     @property
     def peak(self) -> int:
-        """The process and its fullest phase."""
+        """The process and its fullest phase: of a GPU's memory where it computes on one."""
         return self.process + max(self.phases.values())
+
+    @property
+    def host(self) -> int:
+        """Of the machine's own memory."""
+        return self.process + self.commit if self.gpu else self.peak
 
     def body(self) -> dict[str, Any]:
         """For JSON."""
-        return {**asdict(self), "phases": self.phases, "peak": self.peak}
+        return {**asdict(self), "phases": self.phases, "peak": self.peak, "host": self.host}
 
 
 @dataclass(frozen=True)
@@ -206,7 +217,7 @@ class Load:
     width: int
     """Of a packed row, W."""
     rows: int = 0
-    """Decoded side by side, R."""
+    """Decoded side by side in one process, R."""
     length: int = 0
     """Their positions, C."""
     truncated: bool = False
@@ -239,8 +250,7 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
         device: default: a CPU without AVX-512.
     """
     section: Planned = node.settings
-    bounds = [getattr(data.settings, "max_prompt_tokens", None) for data in node.ancestors()]
-    load = _load(node, prompt_tokens or next((bound for bound in bounds if bound), PROMPT_TOKENS))
+    load = _load(node, prompt_length(node, prompt_tokens))
     value = 2 if node.recipe.model.dtype == "bfloat16" else 4
     lora = getattr(section, "lora", None)
     trained = (shape.parameters if lora is None else shape.adapters(lora.rank)) if load.trains else 0
@@ -289,6 +299,7 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
         packed=packed,
         cache=cache + LISTED * load.listed,
         kept=(cache if keeps else 0) + (packed if value == 2 else 0),
+        gpu=device.gpu,
     )
 
 
@@ -304,7 +315,7 @@ def _load(node: Node, prompt: int) -> Load:
         return _of_reward_model(section, min(prompt, section.max_length - 1))
     if isinstance(section, Sample):
         return _of_sample(node, section, prompt)
-    length = prompt + section.sampling.max_tokens
+    served, length = section.sampler is not None, prompt + section.sampling.max_tokens
     completions = section.prompts * section.group_size * section.sampling.max_tokens
     prompts = section.prompts * prompt * (1 if section.share_prefixes else section.group_size)
     tokens = max(length, min(section.micro_batch_tokens, prompts + completions))
@@ -312,12 +323,23 @@ def _load(node: Node, prompt: int) -> Load:
         tokens,
         scored=min(tokens, completions),
         width=max(length, min(TREE_WIDTH, prompt + section.group_size * section.sampling.max_tokens)),
-        rows=min(section.decode_rows, section.prompts * section.group_size),
+        rows=0 if served else min(section.decode_rows, -(-section.prompts // section.processes) * section.group_size),
         length=length,
-        steps=section.sampling.max_tokens,
+        steps=0 if served else section.sampling.max_tokens,
         truncated=_truncated(section.sampling),
         models=section.staleness + int(section.divergence is not None and section.lora is None),
     )
+
+
+def decoded_rows(node: Node, prompt_tokens: int | None = None) -> int:
+    """Rows that a stage decodes side by side in one process."""
+    return _load(node, prompt_length(node, prompt_tokens)).rows
+
+
+def prompt_length(node: Node, prompt_tokens: int | None = None) -> int:
+    """Tokens of a prompt: those that are given, else the recipe's bound, else `PROMPT_TOKENS`."""
+    bounds = [getattr(data.settings, "max_prompt_tokens", None) for data in node.ancestors()]
+    return prompt_tokens or next((bound for bound in bounds if bound), PROMPT_TOKENS)
 
 
 def _truncated(sampling: Sampling) -> bool:
@@ -393,39 +415,3 @@ def _activations(shape: Shape, load: Load, value: int, section: Planned, compile
 def least(needs: Needs, shape: Shape) -> int:
     """Bytes that no setting of the stage but adapters gets below: state, and the logits of 64 tokens (one chunk at least)."""
     return needs.weights + needs.gradients + needs.optimizer + min(needs.logits, 64 * shape.vocabulary * 4)
-
-
-def levers(node: Node, shape: Shape, prompt_tokens: int | None = None, device: Device = CPU) -> list[tuple[str, int]]:
-    """Settings that lower the stage's peak, with the peak that each leaves, the largest lever first."""
-    section, stage = node.settings, node.name
-    changes: dict[str, Any] = {}
-    trains = not isinstance(section, Sample)
-    if trains and section.lora is None:
-        changes[f"{stage}.lora={{rank: 16}}"] = {"lora": {"rank": 16}}
-    if trains and not section.gradient_checkpointing:
-        changes[f"{stage}.gradient_checkpointing=true"] = {"gradient_checkpointing": True}
-    lowest = section.max_length if isinstance(section, Sft) else 1
-    if isinstance(section, RewardModel):
-        lowest = 2 * section.max_length
-    half = max(lowest, section.micro_batch_tokens // 2)
-    if half < section.micro_batch_tokens:
-        changes[f"{stage}.micro_batch_tokens={half}"] = {"micro_batch_tokens": half}
-    if isinstance(section, Rlvr | Sample):
-        rows = _load(node, prompt_tokens or PROMPT_TOKENS).rows // 2
-        if rows >= 1:
-            changes[f"{stage}.decode_rows={rows}"] = {"decode_rows": rows}
-    if isinstance(section, Rlvr) and section.cuda_graphs and device.gpu:
-        changes[f"{stage}.cuda_graphs=false"] = {"cuda_graphs": False}
-    others = {
-        name: replace(
-            node, stage=replace(node.stage, settings=type(section).model_validate(section.model_dump() | change))
-        )
-        for name, change in changes.items()
-    }
-    recipe = node.recipe
-    if recipe.model.dtype == "bfloat16" and recipe.model.weights_dtype == "float32":
-        model = recipe.model.model_copy(update={"weights_dtype": "bfloat16"})
-        others["model.weights_dtype=bfloat16"] = replace(node, recipe=recipe.model_copy(update={"model": model}))
-    before = of_stage(node, shape, prompt_tokens=prompt_tokens, device=device).peak
-    peaks = {n: of_stage(other, shape, prompt_tokens=prompt_tokens, device=device).peak for n, other in others.items()}
-    return sorted(((name, peak) for name, peak in peaks.items() if peak < before), key=lambda lever: lever[1])

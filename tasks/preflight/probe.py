@@ -129,6 +129,17 @@ def _folder(question: dict[str, Any]) -> dict[str, Any]:
     return {"positions": _positions(config), "shape": _shape(config.get_text_config(), parameters)}
 
 
+def _config(question: dict[str, Any]) -> dict[str, Any]:
+    """A configuration alone: built without memory, so that its parameters can be counted."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    config = AutoConfig.from_pretrained(question["path"])
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config.get_text_config())
+    return {"shape": _shape(config.get_text_config(), sum(p.numel() for p in model.parameters()))}
+
+
 def _gguf(question: dict[str, Any]) -> dict[str, Any]:
     """A GGUF file, by its header; nothing is converted yet."""
     from pipelines.data.template import habits_of
@@ -254,6 +265,7 @@ ANSWERS = {
     "function": probe_functions.answer,
     "folder": _folder,
     "gguf": _gguf,
+    "config": _config,
     "fresh": _fresh_model,
     "problems": _problems,
     "benchmark": _benchmarks,

@@ -8,7 +8,9 @@ import pytest
 import toys
 
 from flows.cli import main as cli
+from flows.cli import memory
 from flows.cli import plan as plan_command
+from pipelines.base.errors import UserError
 
 
 def plan(tmp_path, monkeypatch, capsys, *arguments):
@@ -23,10 +25,58 @@ def test_table_and_json(tmp_path, monkeypatch, capsys):
     assert code == 0 and "over the limit" not in text
     assert text.startswith("sft: at most 0.") and "\nrlvr: at most 0." in text and "largest saving: --set 'sft." in text
     code, text = plan(tmp_path, monkeypatch, capsys, "--limit", "0.1", "--only", "rlvr")
-    assert code == 1 and "over the limit of 0.10 GB; no single setting is enough" in text and "sft:" not in text
+    assert code == 1 and "over the limit of 0.10 GB; no settings are enough" in text and "sft:" not in text
     code, text = plan(tmp_path, monkeypatch, capsys, "--json", "--prompt-tokens", "20", "--limit", "4")
     body = json.loads(text)
     assert body["limit"] == 4 * 10**9 and [stage["stage"] for stage in body["stages"]] == ["sft", "rlvr"]
     for stage in body["stages"]:
         assert stage["peak"] == stage["process"] + max(stage["phases"].values())
         assert all(lever["peak"] < stage["peak"] for lever in stage["levers"])
+
+
+QWEN_7B = {
+    "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "hidden_size": 3584, "intermediate_size": 18944,
+    "num_hidden_layers": 28, "num_attention_heads": 28, "num_key_value_heads": 4, "vocab_size": 152064,
+    "max_position_embeddings": 32768, "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_another_machine_and_a_model_that_is_not_here(tmp_path, monkeypatch, capsys):
+    """The recipe for one node fits eight GPUs of 80 GB, by the configuration alone; one GPU is told what would be enough."""
+    monkeypatch.setenv("WHETSTONE_HOME", str(tmp_path / "home"))
+    (tmp_path / "config.json").write_text(json.dumps(QWEN_7B))
+    arguments = ["plan", "recipes/node_7b.yaml", "--memory", "--json", "--config", str(tmp_path), "--gpus"]
+    assert plan_command.command(cli.parser().parse_args([*arguments, "8xH100"])) == 0
+    stages = {stage["stage"]: stage for stage in json.loads(capsys.readouterr().out)["stages"]}
+    assert set(stages) == {"cold", "drafts", "dpo", "rl"} and stages["rl"]["processes"] == 6
+    assert all(stage["step_s"]["training"] > 0 for name, stage in stages.items() if name != "drafts")
+    assert stages["rl"]["cache"] == 0 and stages["rl"]["step_s"]["decoding"] > 0, "servers decode"
+    assert (
+        plan_command.command(
+            cli.parser().parse_args([*arguments, "1x80", "--set", "cold.processes=1", "--only", "cold"])
+        )
+        == 1
+    )
+    (stage,) = json.loads(capsys.readouterr().out)["stages"]
+    assert stage["fitting"]["peak"] <= 80e9 < stage["peak"]
+
+
+@pytest.mark.parametrize(
+    ("gpus", "words"),
+    [
+        ("H100", "not a number of GPUs"),
+        ("0x80", "not a number"),
+        ("8xH10", "Did you mean 'H100'"),
+        ("8xVoodoo", "Known: A10, A100"),
+    ],
+)
+def test_a_machine_that_is_none(gpus, words):
+    with pytest.raises(UserError, match=words):
+        memory.Machine.of(gpus)
+
+
+def test_a_machine_by_its_gpus():
+    named, sized = memory.Machine.of("8xH100"), memory.Machine.of("2x24")
+    assert (named.device.cards, named.limit, named.card[0]) == (8, 80 * 10**9, "H100")
+    assert (sized.device.cards, sized.limit, sized.card) == (2, 24 * 10**9, None) and sized.device.gpu

@@ -27,7 +27,9 @@ def test_too_few_gpus_are_shared_from_the_last_one_on():
     assert serve(3).cards(1, ["0", "1"]) == ["1", "0", "1"]
 
 
-@pytest.mark.parametrize(("settings", "visible"), [({}, []), ({}, ["0"]), ({"command": ["env", "CUDA_VISIBLE_DEVICES=3", "vllm"]}, EIGHT)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("settings", "visible"), [({}, []), ({}, ["0"]), ({"command": ["env", "CUDA_VISIBLE_DEVICES=3", "vllm"]}, EIGHT)]
+)
 def test_servers_choose_for_themselves(settings, visible):
     assert Serve(**settings).cards(1, visible) is None
 

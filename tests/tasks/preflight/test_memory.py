@@ -21,7 +21,7 @@ from pipelines.engine.cache import SlabCache
 from pipelines.engine.guided import cache_argument
 from pipelines.recipe.read import read_recipe
 from tasks import machine
-from tasks.preflight import memory
+from tasks.preflight import levers, memory
 
 SHAPE = memory.Shape(10**6, layers=2, hidden=32, intermediate=64, heads=4, key_heads=2, head_size=8, vocabulary=1000)
 
@@ -145,7 +145,7 @@ def test_graphs_keep_their_buffers_while_the_policy_is_trained(tmp_path):
     assert kept.kept == kept.cache > 0 and on(False).kept == on(True, "rlvr.cuda_graphs=false").kept == 0
     assert kept.phases["training"] - on(True, "rlvr.cuda_graphs=false").phases["training"] == kept.kept
     node = read_recipe(toys.recipe(tmp_path)).node("rlvr")
-    offered = [name for gpu in (True, False) for name, _ in memory.levers(node, SHAPE, device=memory.Device(gpu=gpu))]
+    offered = [name for gpu in (True, False) for name, _ in levers.levers(node, SHAPE, device=memory.Device(gpu=gpu))]
     assert offered.count("rlvr.cuda_graphs=false") == 1
 
 
@@ -246,7 +246,7 @@ def test_settings_that_lower_a_stage_on_pairs_or_samples(tmp_path):
     of_pairs(tmp_path, "dpo")
     recipe = read_recipe(tmp_path / "pairs.yaml")
     names = {
-        stage: {name.partition("=")[0] for name, _ in memory.levers(recipe.node(stage), SHAPE)}
+        stage: {name.partition("=")[0] for name, _ in levers.levers(recipe.node(stage), SHAPE)}
         for stage in ("dpo", "reward", "drafts")
     }
     assert names["drafts"] == {"drafts.decode_rows"}
@@ -259,12 +259,12 @@ def test_settings_that_lower_it(tmp_path):
     recipe = read_recipe(toys.recipe(tmp_path), ["sft.tokens_per_step=4096", "sft.micro_batch_tokens=4096"])
     shape = replace(SHAPE, parameters=2 * 10**6)
     before = memory.of_stage(recipe.node("sft"), shape).peak
-    levers = memory.levers(recipe.node("sft"), shape)
-    assert [peak for _, peak in levers] == sorted(peak for _, peak in levers)
-    assert {name.partition("=")[0] for name, _ in levers} == {
+    lower = levers.levers(recipe.node("sft"), shape)
+    assert [peak for _, peak in lower] == sorted(peak for _, peak in lower)
+    assert {name.partition("=")[0] for name, _ in lower} == {
         "sft.lora", "sft.gradient_checkpointing", "sft.micro_batch_tokens",
     }  # fmt: skip
-    for name, peak in levers:
+    for name, peak in lower:
         changed = read_recipe(toys.recipe(tmp_path), ["sft.tokens_per_step=4096", "sft.micro_batch_tokens=4096", name])
         assert memory.of_stage(changed.node("sft"), shape).peak == peak < before
 
@@ -272,13 +272,13 @@ def test_settings_that_lower_it(tmp_path):
 def test_the_dtype_of_weights_is_proposed_where_it_is_possible(tmp_path):
     def names(*overrides):
         return [
-            name for name, _ in memory.levers(read_recipe(toys.recipe(tmp_path), list(overrides)).node("sft"), SHAPE)
+            name for name, _ in levers.levers(read_recipe(toys.recipe(tmp_path), list(overrides)).node("sft"), SHAPE)
         ]
 
     proposed = "model.weights_dtype=bfloat16"
     assert proposed in names("model.dtype=bfloat16")
     assert proposed not in names() and proposed not in names("model.dtype=bfloat16", proposed)
-    peaks = dict(memory.levers(read_recipe(toys.recipe(tmp_path), ["model.dtype=bfloat16"]).node("rlvr"), SHAPE, 16))
+    peaks = dict(levers.levers(read_recipe(toys.recipe(tmp_path), ["model.dtype=bfloat16"]).node("rlvr"), SHAPE, 16))
     assert peaks[proposed] == planned(tmp_path, "rlvr", "model.dtype=bfloat16", proposed).peak
 
 
