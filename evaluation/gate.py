@@ -1,9 +1,12 @@
-"""The gate of a promotion: better on one benchmark, not worse on the others, and every look paid for.
+"""The gates of promotions and of nights: better on one benchmark, not worse on others, and every look paid for.
 
 Family: all looks at one champion. At each look a candidate that must not be promoted is either not better on the primary benchmark or
 worse than a margin allows on a guard, so it passes the test that it should fail with a probability of at most the look's level; the
 levels of all looks add up to `alpha` (alpha spending; the union bound needs no independence, so the same questions may be asked every
 night). Within a look nothing is divided: a promotion needs every test (intersection-union).
+
+`hold` asks the opposite question of the nights: is the candidate worse than a margin allows on any benchmark? One test is enough to call
+it worse, so within a look the level is divided by the benchmarks; over looks it is spent as above.
 """
 
 from __future__ import annotations
@@ -84,10 +87,28 @@ def not_worse(difference: Floats, margin: float) -> Floats:
     Returns:
         float64 [...].
     """
-    n = difference.shape[-1]
+    return special.stdtr(difference.shape[-1] - 1, -_beyond(difference, margin))
+
+
+def worse(difference: Floats, margin: float) -> Floats:
+    """One-sided p-values of "the new model is not worse by more than the margin": the other tail of `not_worse`.
+
+    Args:
+        difference: float64 [..., problems], new - old.
+
+    Returns:
+        float64 [...].
+
+    >>> worse(np.array([-1.0] * 6 + [0.0] * 94), 0.02).round(3).item()
+    0.048
+    """
+    return special.stdtr(difference.shape[-1] - 1, _beyond(difference, margin))
+
+
+def _beyond(difference: Floats, margin: float) -> Floats:
+    """t of the mean difference above -margin: [...]."""
     variance = np.maximum(difference.var(-1, ddof=1), margin * (1 - margin))
-    t = (difference.mean(-1) + margin) / np.sqrt(variance / n)
-    return special.stdtr(n - 1, -t)
+    return (difference.mean(-1) + margin) / np.sqrt(variance / difference.shape[-1])
 
 
 def decide(rule: Rule, pairs: Mapping[str, Pair], look: int) -> dict[str, Any]:
@@ -113,6 +134,48 @@ def decide(rule: Rule, pairs: Mapping[str, Pair], look: int) -> dict[str, Any]:
         "promote": promote,
         "why": why,
     }
+
+
+NOT_WORSE, WORSE, UNDECIDED = "not worse", "worse", "undecided"
+"""Verdicts of `hold`."""
+
+
+def hold(
+    margins: Mapping[str, float], pairs: Mapping[str, Pair], look: int, alpha: float, looks: int
+) -> dict[str, Any]:
+    """Whether a candidate is shown to be worse than the margins allow, shown to stay within them, or neither.
+
+    Args:
+        margins: benchmark → share by which its pass@1 may be lower.
+        pairs: benchmark → scores on the shared problems; a benchmark that is missing decides nothing, and counts in the division.
+        alpha: chance of ever calling a candidate worse that lost no more than the margins, over all looks at one model.
+
+    Returns:
+        look, level (of each test that calls it worse), tests, verdict, why (sentences).
+    """
+    spent = level(look, alpha, looks)
+    each = spent / len(margins)
+    tests = [_held(task, pairs[task], margin, spent, each) for task, margin in margins.items() if task in pairs]
+    if any(test["worse"] for test in tests):
+        verdict = WORSE
+    else:
+        verdict = NOT_WORSE if len(tests) == len(margins) and all(test["passed"] for test in tests) else UNDECIDED
+    why = [_worse_in_words(test) if test["worse"] else _guard_in_words(test) for test in tests]
+    return {"look": look, "level": each, "tests": tests, "verdict": verdict, "why": why}
+
+
+def _held(task: str, pair: Pair, margin: float, spent: float, each: float) -> dict[str, Any]:
+    """A guard with the test of its other tail."""
+    difference = pair.new - pair.old
+    p = float(worse(difference, margin))
+    return _guard(task, pair, margin, spent) | {"p_worse": p, "worse": p <= each}
+
+
+def _worse_in_words(test: dict[str, Any]) -> str:
+    return (
+        f"{test['task']}: the candidate is worse by more than {100 * test['margin']:g} points: {100 * test['value']:+.1f} points "
+        f"({100 * test['new']:.1f} % after {100 * test['old']:.1f} %, {test['n']} problems), p = {test['p_worse']:.2g}"
+    )
 
 
 def _primary(task: str, pair: Pair, spent: float) -> dict[str, Any]:

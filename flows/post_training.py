@@ -15,10 +15,11 @@ environment.prepare()
 
 from prefect import flow  # noqa: E402
 from prefect.futures import as_completed, wait  # noqa: E402
+from prefect.states import Failed  # noqa: E402
 
 from flows import origin, page  # noqa: E402
 from flows.progress import Bar, Lines  # noqa: E402
-from flows.table import markdown  # noqa: E402
+from flows.table import gate_lines, markdown  # noqa: E402
 from pipelines.recipe.read import Recipe  # noqa: E402
 from tasks import prestart as ahead  # noqa: E402
 from tasks import process  # noqa: E402
@@ -39,7 +40,7 @@ def post_training(
     fresh: bool = False,
     summary: str | None = None,
 ) -> dict[str, Any]:
-    """Run a recipe; stages whose key is known are reused.
+    """Run a recipe; stages whose key is known are reused. A run that its gate stops ends in the state Worse or Undecided.
 
     Args:
         recipe: path of a YAML file; `recipes/NAME.yaml` is the project's own where the working folder has none.
@@ -78,6 +79,10 @@ def post_training(
                 _finished(pipeline, done, result)
         else:
             _side_by_side(read, chosen, pipeline, done, fresh, show)
+        if read.gate is not None:
+            from tasks.promotion import nightly
+
+            nightly.ask(pipeline)
     except BaseException as error:
         ahead.leave()
         pipeline.close("FAILED" if isinstance(error, Exception) else "KILLED", error)
@@ -88,6 +93,10 @@ def post_training(
         Path(summary).write_text(json.dumps(body, indent=1))
     if body["evaluation"]:
         page.scores(markdown(body), f"{read.name}: benchmark scores")
+    gate = body.get("gate") or {}
+    if gate.get("failed"):  # a state of its own, which automations can wait for; its result is the body all the same
+        name = str(gate["verdict"]).capitalize()
+        return Failed(name=name, message="; ".join(gate_lines(body)), data=body)  # type: ignore[return-value]
     return body
 
 

@@ -79,13 +79,27 @@ def outcomes(stage: dict[str, Any]) -> list[str]:
     return [*([stage["achieved"]] if stage.get("achieved") else []), *alarms(stage)]
 
 
+def gate_lines(body: dict[str, Any]) -> list[str]:
+    """What the recipe's gate has said, a line for its verdict and one for each reason.
+
+    >>> gate_lines({"gate": {"verdict": "worse", "against": "champion version 3 of toy", "look": 7, "why": ["so it is"]}})
+    ['gate: worse against champion version 3 of toy (look 7)', 'so it is']
+    """
+    gate = body.get("gate")
+    if not gate:
+        return []
+    number = f" (look {gate['look']})" if "look" in gate else ""
+    return [f"gate: {gate['verdict']} against {gate['against']}{number}", *gate["why"]]
+
+
 def markdown(body: dict[str, Any]) -> str:
     """The table as Markdown."""
     header, lines = rows(body)
     table = ["| " + " | ".join(header) + " |", "|" + "---|" * len(header)]
     table += ["| " + " | ".join(line) + " |" for line in lines]
     stages = [f"- {name}: {line}" for name, stage in body["stages"].items() for line in outcomes(stage)]
-    return "\n".join([*table, "", *[f"- {d}" for d in differences(body)], *stages])
+    gate = [f"- {line}" for line in gate_lines(body)]
+    return "\n".join([*table, "", *[f"- {d}" for d in differences(body)], *gate, *stages])
 
 
 def show(body: dict[str, Any]) -> None:

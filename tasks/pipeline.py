@@ -162,6 +162,8 @@ class Pipeline:
     results: dict[str, StageResult] = field(default_factory=dict)
     before: dict[str, Artifact] = field(default_factory=dict)
     """What stages outside the selection have made, and the selection reads."""
+    gate: dict[str, Any] | None = None
+    """What the recipe's gate has said."""
 
     @classmethod
     def open(
@@ -217,7 +219,7 @@ class Pipeline:
     @staticmethod
     def state_of(recipe: Recipe) -> Path:
         """The file that remembers the finished parent run of this very recipe in this very store."""
-        fields = recipe.model_dump(mode="json", exclude={"tracking": {"mirror"}})
+        fields = recipe.model_dump(mode="json", exclude={"tracking": {"mirror"}, "gate": True})
         mark = digest([fields, tracking_uri()])[:12]
         return home() / "pipelines" / f"{recipe.name}-{mark}.json"
 
@@ -258,7 +260,12 @@ class Pipeline:
             "stages": {name: self._told_of(name, result) for name, result in self.results.items()},
             "evaluation": evaluation,
             "differences": differences,
-        }
+        } | ({"gate": self.gate} if self.gate else {})
+
+    @property
+    def evaluations(self) -> dict[str, Artifact]:
+        """Stage → its artifact, of the evaluations that this run has made or reused."""
+        return {name: self.results[name].artifact for name in self._that_make(SCORES, self.results)}
 
     def _told_of(self, name: str, result: StageResult) -> dict[str, Any]:
         """A stage's entry; of an evaluation, also which stage is meant by which label of its artifact."""

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-DONE, FAILED, CHANGE = 0, 1, 2
-"""Exit codes: done; a stage failed; the user must change something. Stopped by a signal is 128 + its number."""
+DONE, FAILED, CHANGE, GATE = 0, 1, 2, 3
+"""Exit codes: done; a stage failed; the user must change something; the recipe's gate stopped it. By a signal is 128 + its number."""
 
 
 class PipeSafeStream:

@@ -94,6 +94,10 @@ def _plan(arguments: argparse.Namespace) -> int:
     else:
         print(drawing.plan(recipe, planned))
         print("".join(f"{each}\n" for listed in asked.values() for each in listed), end="")
+        if recipe.gate is not None:
+            from tasks.promotion import nightly
+
+            print(nightly.told(recipe))
     sys.stdout.flush()
     preflight.require(recipe, will_run)
     return 0

@@ -19,7 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Fetch the recipe of the run from MLflow and run it: exit code 0."""
+    """Fetch the recipe of the run from MLflow and run it: the exit code of `run`."""
     from tasks.tracking import lookup
 
     environment.prepare()

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flows.cli import selection
+from flows.cli import output, selection
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -25,7 +25,7 @@ def add_summary(parser: argparse.ArgumentParser) -> None:
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Run what has changed: exit code 0."""
+    """Run what has changed: exit code 0, or 3 where the recipe's gate stops it."""
     from flows import table
     from tasks import environment
     from tasks.environment import folder as project_folder
@@ -50,13 +50,14 @@ def command(arguments: argparse.Namespace) -> int:
         body = _unchanged(prepared, began, arguments)
     if arguments.summary:
         Path(arguments.summary).write_text(json.dumps(body, indent=1))
+    code = output.GATE if (body.get("gate") or {}).get("failed") else output.DONE
     if arguments.json:
         print(json.dumps(body, indent=1))
-        return 0
+        return code
     print()
     table.show(body)
     _farewell(body)
-    return 0
+    return code
 
 
 def _unchanged(prepared: Any, began: float, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -72,6 +73,10 @@ def _unchanged(prepared: Any, began: float, arguments: argparse.Namespace) -> di
     pipeline.began = began
     for p in prepared.planned:
         pipeline.results[p.stage] = StageResult(p.stage, "reused", p.artifact, p.why, 0.0)
+    if prepared.recipe.gate is not None:
+        from tasks.promotion import nightly
+
+        nightly.ask(pipeline)
     body = pipeline.close()
     leases.close_abandoned()
     return body
@@ -129,6 +134,7 @@ def _flow(arguments: argparse.Namespace, prepared: Any, told: Callable[[], None]
 
 
 def _farewell(body: dict[str, Any]) -> None:
+    from flows import table
     from tasks.tracking import links
 
     print(f"\nrun {body['parent_run_id']} took {body['seconds']:.1f} s")
@@ -137,3 +143,5 @@ def _farewell(body: dict[str, Any]) -> None:
         print(f"model:   {models[-1]}")
     for line in links.ui_lines(body.get("experiment_id"), body["parent_run_id"]):
         print(line)
+    for number, line in enumerate(table.gate_lines(body)):
+        print(f"  {line}" if number else line)

@@ -22,7 +22,7 @@ from pipelines.recipe.explain import shown as _shown
 from pipelines.recipe.graph import StageField, arranged, of_sections
 from pipelines.recipe.repeat import unrolled
 from pipelines.recipe.slots import SLOTS
-from pipelines.recipe.stage_kind import Node, Stage, stage_kinds
+from pipelines.recipe.stage_kind import BASE, SCORES, Node, Stage, stage_kinds
 from pipelines.recipe.training import lora_fields
 
 PRESETS = resource("recipes") / "presets"
@@ -56,6 +56,8 @@ class Recipe(Strict):
     stages: dict[Label, StageField] = {}
     """Instead of the four sections: any number of named stages."""
     tracking: s.Tracking = s.Tracking()
+    gate: s.Gate | None = s.free(None)
+    """After the evaluation: is the model worse than the champion?"""
 
     @property
     def graph(self) -> dict[str, Stage]:
@@ -132,7 +134,30 @@ def resolve(body: dict[str, Any], overrides: list[str] | None = None) -> Recipe:
         raise RecipeError(
             "curate", "this field is required", "Add the section, or name the recipe's stages in `stages`."
         )
-    return recipe.model_copy(update={"stages": arranged(recipe.stages)}) if recipe.stages else _unlinked(recipe)
+    recipe = recipe.model_copy(update={"stages": arranged(recipe.stages)}) if recipe.stages else _unlinked(recipe)
+    _check_gate(recipe)
+    return recipe
+
+
+def _check_gate(recipe: Recipe) -> None:
+    """The benchmarks of a recipe's gate are evaluated, and the base where it is asked for.
+
+    Raises:
+        RecipeError: names the field and the fix.
+    """
+    if recipe.gate is None:
+        return
+    evaluations = [node for node in recipe.nodes() if node.kind.makes == SCORES]
+    tasks = [task.name for node in evaluations for task in getattr(node.settings, "tasks", ())]
+    if not tasks:
+        raise RecipeError("gate", "this recipe has no evaluation", "Add the section evaluate, or leave the gate out.")
+    for name in recipe.gate.not_worse:
+        if name not in tasks:
+            raise RecipeError(
+                f"gate.not_worse.{name}", "no evaluation asks a benchmark of this name", did_you_mean(name, tasks)
+            )
+    if recipe.gate.against == BASE and not any(BASE in node.labels for node in evaluations):
+        raise RecipeError("gate.against", "the base is not evaluated", "Add base to evaluate.checkpoints.")
 
 
 def _sections(body: dict[str, Any]) -> dict[str, tuple[str, Any]]:

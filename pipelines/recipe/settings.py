@@ -409,3 +409,22 @@ class Tracking(Settings):
     """Other trackers that show the runs of stages too: wandb, tensorboard, trackio; MLflow stays the record."""
     timeout_s: float = free(60.0, gt=0, le=1e7)
     """How long a finished stage waits for an unreachable tracking server before the run continues; nothing is lost."""
+
+
+CHAMPION = "champion"
+Points = Annotated[float, Field(gt=0, lt=100)]
+
+
+class Gate(Settings):
+    """Marks a run whose model is worse than another one; `whetstone run` then ends with exit code 3. None of it changes a result."""
+
+    against: Line = free(CHAMPION)
+    """`champion` of the registered model, `base` of the same chain, or a run by its id, name or an id's first characters."""
+    not_worse: dict[Label, Points] = free(..., min_length=1)
+    """Benchmark → points of pass@1 that the model may lose; worse is what is shown to have lost more."""
+    alpha: float = free(0.05, gt=0, lt=0.5)
+    """Chance that any of all runs that are compared with one model is called worse and is not."""
+    looks: int = free(30, ge=1, le=100_000)
+    """Runs that share the first half of alpha, such as the nights of a month; the next so many share a quarter, and so on."""
+    undecided: Literal["pass", "fail"] = free("pass")
+    """What a run does that is neither shown to be worse nor shown to stay within the points: `fail` ends it with exit code 3 too."""

@@ -67,6 +67,16 @@ def single(name: str, like: Artifact | None = None) -> tuple[Evaluated, Subject]
     return evaluated[0], _subject(evaluated[0], known)
 
 
+def of_evaluation(artifact: Artifact, checkpoint: str) -> Subject:
+    """A checkpoint of an evaluation.
+
+    Raises:
+        UserError: it has no such checkpoint.
+    """
+    name = artifact.path.name
+    return _subject(Evaluated(name, _checkpoint(artifact, checkpoint, name), artifact, None), Known())
+
+
 def _evaluated(name: str, known: Known, like: Artifact | None = None) -> list[Evaluated]:
     if name.startswith("experiment:"):
         return _experiment(name, known)
@@ -142,7 +152,7 @@ def _of_model(model: Artifact, name: str, checkpoint: str, known: Known, like: A
 
 def _checkpoint(artifact: Artifact, wanted: str, name: str) -> str:
     """The wanted checkpoint of an evaluation, else its last."""
-    there = _checkpoints(artifact)
+    there = checkpoints(artifact)
     if wanted and wanted not in there:
         raise UserError(name, f"its evaluation has no checkpoint {wanted!r}", did_you_mean(wanted, there))
     if not there:
@@ -150,7 +160,7 @@ def _checkpoint(artifact: Artifact, wanted: str, name: str) -> str:
     return wanted or there[-1]
 
 
-def _checkpoints(artifact: Artifact) -> list[str]:
+def checkpoints(artifact: Artifact) -> list[str]:
     """What an evaluation has answers of, in its order."""
     folders = {p.name for p in (artifact.path / "samples").glob("*") if p.is_dir()}
     order = dict.fromkeys([*stored_scores(artifact.path), *CHECKPOINTS, *sorted(folders)])
@@ -213,7 +223,7 @@ def _subject(each: Evaluated, known: Known) -> Subject:
         for name, value in (source.parts.get("files") or {}).items():
             settings[f"{stage} file {name}"] = str(value)[:12]
     reported, tasks = stored_scores(artifact.path).get(each.checkpoint) or {}, _tasks(artifact)
-    first, last = _checkpoints(artifact)[0], chain[-1] if chain else artifact
+    first, last = checkpoints(artifact)[0], chain[-1] if chain else artifact
     tags = (each.run or {}).get("tags") or {}
     return Subject(
         name=each.name,

@@ -141,7 +141,10 @@ class PreflightCheck:
                 self._problems += _look(recipe.node(node), self._questions)
             self._problems += _model(recipe, self._questions)
             self._problems += _sandbox(recipe, nodes)
-            self._problems += _mirrors(recipe.tracking.mirror)
+            if recipe.tracking.mirror or recipe.gate is not None:
+                from tasks.preflight import surroundings
+
+                self._problems += surroundings.problems(recipe)
         self._rules = preflight_rules.questions(nodes)
         self.asked_for = [question for *_, question in self._questions] + self._rules
         self._asked = Asked(self.asked_for if asks else [])
@@ -212,17 +215,6 @@ def problems_in(answer: dict[str, Any], field: str, fix: str) -> Iterator[Proble
         else:  # a file that belongs to it
             text = f"{each.field}: {text}"
         yield Problem(name, redact(text), redact(each.fix or fix), each.reported)
-
-
-def _mirrors(names: Iterable[str]) -> Iterator[Problem]:
-    """Trackers whose client is not installed."""
-    for name in names:
-        if importlib.util.find_spec(name) is None:
-            yield Problem(
-                "tracking.mirror",
-                f"the client of {name} is not installed",
-                f"Run: {install_hint(name)}, or leave it out.",
-            )
 
 
 def _asks(node: Node, chosen: list[Node]) -> bool:

@@ -29,6 +29,7 @@ from tasks.store.known import Evaluated, Known, makes
 from tasks.tracking import outbox
 from tasks.tracking.time_budget import TrackerError
 
+Answers = Mapping[str, Mapping[str, Sample]]
 NOBODY = "0"
 """Stands for the champion where there is none: the candidate is held against the base of its own chain."""
 
@@ -56,7 +57,7 @@ class Candidate:
 
 
 @contextlib.contextmanager
-def _registry() -> Iterator[Any]:
+def opened_registry() -> Iterator[Any]:
     """The registry; what it does not do becomes one line."""
     environment.prepare()
     environment.check_reachable()
@@ -92,7 +93,7 @@ def candidate(run: str, name: str | None = None, *, new_name: bool = False) -> C
             run, f"{model.path.name} has no model in MLflow yet", "Run `whetstone sync`, which sends what is pending."
         )
     parent = evaluated.run["run_id"] if evaluated.run else None
-    with _registry() as registry:
+    with opened_registry() as registry:
         listed = registry.versions_of(model_id)
         versions = dict(reversed(listed))
         chosen = name or (listed[0][0] if listed else None) or subjects.recipe_of(model)
@@ -128,7 +129,7 @@ def look(chosen: Candidate, rule: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UserError: nothing to compare, another rule than the champion's, or the candidate was rolled back.
     """
-    with process.lock(home() / "promotions" / ".lock"), _registry() as registry:
+    with process.lock(home() / "promotions" / ".lock"), opened_registry() as registry:
         ledger = registry.ledger(chosen.name)
         champion = registry.champion(chosen.name)
         version = champion[0] if champion else NOBODY
@@ -181,34 +182,57 @@ def _opponent(
         if first == chosen.subject.checkpoint:
             raise GateError(f"{chosen.name} has no champion yet, and the evaluation holds no base to compare with.")
         return {"version": None, "checkpoint": first, "of": "the candidate's own chain"}, chosen.subject.samples[first]
+    evaluated, subject = of_champion(chosen.name, champion, chosen.evaluated.artifact)
+    about = {"version": champion[0], "artifact": subject.artifact, "evaluation": evaluated.artifact.path.name}
+    return about, subject.samples[subject.checkpoint]
+
+
+def of_champion(name: str, champion: tuple[str, dict[str, str]], like: Artifact) -> tuple[Evaluated, Subject]:
+    """The champion's evaluation, of several one that was made as `like`.
+
+    Args:
+        champion: its version and the version's tags.
+
+    Raises:
+        UserError: nothing says which run made it, or its evaluation is nowhere.
+    """
     version, tags = champion
-    for name in (tags.get("whetstone.artifact"), tags.get("whetstone.parent_run")):
-        if name:
-            evaluated, subject = subjects.single(name, like=chosen.evaluated.artifact)
-            about = {"version": version, "artifact": subject.artifact, "evaluation": evaluated.artifact.path.name}
-            return about, subject.samples[subject.checkpoint]
+    for place in (tags.get("whetstone.artifact"), tags.get("whetstone.parent_run")):
+        if place:
+            return subjects.single(place, like=like)
     raise GateError(
-        f"{chosen.name} version {version} is the champion, but nothing says which run made it",
+        f"{name} version {version} is the champion, but nothing says which run made it",
         fix="Give the version the tag whetstone.parent_run with the id of its pipeline run.",
     )
 
 
 def _pairs(chosen: Candidate, answers: dict[str, dict[str, Sample]]) -> tuple[dict[str, Pair], dict[str, str]]:
-    """task → both sides' shares of correct answers on the problems that both were asked in the same words; and tasks left out → why."""
+    """`paired_tasks` of a candidate, of which there has to be one."""
+    pairs, left_out = paired_tasks(chosen.scores, answers)
+    if not pairs:
+        reasons = "; ".join(f"{task}: {reason}" for task, reason in left_out.items())
+        raise GateError(
+            f"no benchmark has {gate.LEAST} problems that both the candidate and the champion were asked alike. {reasons}".rstrip()
+        )
+    return pairs, left_out
+
+
+def paired_tasks(scores: Answers, answers: Answers) -> tuple[dict[str, Pair], dict[str, str]]:
+    """task → both sides' shares of correct answers on the problems that both were asked in the same words; and tasks left out → why.
+
+    Args:
+        scores: task → problem → answers of the candidate.
+        answers: the same of the model that it is compared with.
+    """
     pairs, left_out = {}, {}
-    for task in dict.fromkeys([*chosen.scores, *answers]):
-        problems, other = chosen.scores.get(task, {}), answers.get(task, {})
+    for task in dict.fromkeys([*scores, *answers]):
+        problems, other = scores.get(task, {}), answers.get(task, {})
         shared = [p for p, s in problems.items() if p in other and s.prompt == other[p].prompt]
         if len(shared) < gate.LEAST:
             left_out[task] = _why_left_out(len(problems), len(other), len(shared))
             continue
         old, new = ([side[p].scores for p in shared] for side in (other, problems))
         pairs[task] = Pair(paired.passes(old, [1])[:, 0], paired.passes(new, [1])[:, 0])
-    if not pairs:
-        reasons = "; ".join(f"{task}: {reason}" for task, reason in left_out.items())
-        raise GateError(
-            f"no benchmark has {gate.LEAST} problems that both the candidate and the champion were asked alike. {reasons}".rstrip()
-        )
     return pairs, left_out
 
 
@@ -237,9 +261,9 @@ def _rule(rule: Mapping[str, Any], pairs: Mapping[str, Pair], left_out: Mapping[
     return Rule(primary, dict(sorted(guards.items())), rule["alpha"], rule["looks"])
 
 
-def looks_at(ledger: Mapping[str, Any], version: str) -> dict[int, dict[str, Any]]:
-    """Number → what is known of each look at a champion."""
-    prefix = f"look.{version}."
+def looks_at(ledger: Mapping[str, Any], version: str, kind: str = "look") -> dict[int, dict[str, Any]]:
+    """Number → what is known of each look at a champion; `kind`: "look" of promotions, "gate" of nights."""
+    prefix = f"{kind}.{version}."
     keys = [k for k in ledger if k.startswith(prefix) and k.removeprefix(prefix).isdigit()]
     return {int(k.removeprefix(prefix)): ledger[k] for k in keys}
 
@@ -275,7 +299,7 @@ def move(chosen: Candidate, evidence: Mapping[str, Any], approved_by: str | None
     if not evidence["promote"]:
         raise GateError("the gate does not promote: " + "; ".join(evidence["why"]))
     intact(chosen.model)
-    with process.lock(home() / "promotions" / ".lock"), _registry() as registry:
+    with process.lock(home() / "promotions" / ".lock"), opened_registry() as registry:
         champion = registry.champion(chosen.name)
         if (champion[0] if champion else None) != evidence["champion"]["version"]:
             raise GateError(
@@ -298,7 +322,7 @@ def rollback(name: str | None) -> dict[str, Any]:
     Raises:
         UserError: there is no champion to take it from.
     """
-    with process.lock(home() / "promotions" / ".lock"), _registry() as registry:
+    with process.lock(home() / "promotions" / ".lock"), opened_registry() as registry:
         chosen = registered(registry, name)
         history = registry.ledger(chosen).get("champions", [])
         champion = registry.champion(chosen)
@@ -318,7 +342,7 @@ def rollback(name: str | None) -> dict[str, Any]:
 
 def status(name: str | None) -> dict[str, Any]:
     """The champion, who was before it, and what its looks have spent."""
-    with _registry() as registry:
+    with opened_registry() as registry:
         chosen = registered(registry, name)
         ledger, champion = registry.ledger(chosen), registry.champion(chosen)
     version = champion[0] if champion else NOBODY

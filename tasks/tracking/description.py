@@ -51,6 +51,8 @@ def note(
     lines += [f"- {stage}: {about['achieved']}" for stage, about in summary["stages"].items() if about.get("achieved")]
     for stage, about in summary["stages"].items():
         lines += [f"- **alarm** in {stage}, {sentence(alarm)}" for alarm in about.get("alarms", [])[:10]]
+    gate = summary.get("gate")
+    lines += [f"- **gate**: {gate['verdict']} against {gate['against']}: {'; '.join(gate['why'])}"] if gate else []
     links = [
         f"[{stage}]({run_link(about['run_id'])}) {about['status']}"
         if about.get("run_id")

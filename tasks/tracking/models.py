@@ -19,6 +19,7 @@ from pipelines.recipe.model_path import ADAPTER
 from pipelines.recipe.stage_kind import BASE
 from tasks.tracking.client import client, experiment, mlflow_errors
 from tasks.tracking.names import clean
+from tasks.tracking.registry import add_name
 from tasks.tracking.time_budget import TrackerRejected
 
 SIDE_FILES = ("MLmodel", "requirements.txt", "python_env.yaml", "conda.yaml", "components", "registered_model_meta")
@@ -243,10 +244,10 @@ def link_scores(
 def register(model_id: str, name: str, tags: dict[str, str], description: str = "") -> str:
     """A new version of a registered model, alias `candidate`; returns the version. The same model is registered once."""
     to = client()
-    if not to.search_registered_models(f"name='{name}'"):
-        about = f"The last checkpoints of the recipe {tags.get('whetstone.recipe', name)}, one version for each pipeline run."
-        with contextlib.suppress(mlflow.MlflowException):  # another process registered the name in the meantime
-            to.create_registered_model(name, description=about)
+    about = (
+        f"The last checkpoints of the recipe {tags.get('whetstone.recipe', name)}, one version for each pipeline run."
+    )
+    add_name(name, about)
     for version in to.search_model_versions(f"name='{name}'"):
         if getattr(version, "model_id", None) == model_id or version.tags.get("whetstone.model_id") == model_id:
             return str(version.version)

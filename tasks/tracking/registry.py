@@ -5,8 +5,11 @@ Every function raises `TrackerUnavailable` or `TrackerRejected`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import Any
+
+import mlflow
 
 from tasks.tracking.client import client, mlflow_errors
 
@@ -35,6 +38,15 @@ def names() -> list[str]:
         page = models.token
         if not page:
             return listed
+
+
+@mlflow_errors()
+def add_name(name: str, about: str | None = None) -> None:
+    """Register a name that has no version yet, with this description, unless it is there."""
+    to = client()
+    if not to.search_registered_models(f"name='{name}'"):
+        with contextlib.suppress(mlflow.MlflowException):  # another process registered the name in the meantime
+            to.create_registered_model(name, description=about)
 
 
 @mlflow_errors()

@@ -121,3 +121,55 @@ def test_a_promotion_needs_every_test():
     assert not guarded["promote"] and "is not shown to stay within 5 points" in guarded["why"][1]
     flat = gate.decide(rule, {"sums": even, "words": gain}, 1)
     assert not flat["promote"] and "would have passed with 80 % power" in flat["why"][0]
+
+
+@pytest.mark.parametrize("answers", [1, 4])
+def test_a_candidate_that_lost_the_margin_is_called_worse_in_at_most_alpha_of_many_months_of_nights(answers):
+    """60 nights at one champion: the chance that any is called worse by more than what it has lost."""
+    draw, rate, old = champions(800, 120, answers)
+    margin, alpha = 0.03, 0.05
+    lost = rate * (1 - margin / rate.mean(-1, keepdims=True))
+    called, unpaid = np.zeros(800, dtype=bool), np.zeros(800, dtype=bool)
+    for night in range(1, 2 * NIGHTS + 1):
+        p = gate.worse(draw.binomial(answers, lost) / answers - old, margin)
+        called |= p <= gate.level(night, alpha, NIGHTS)
+        unpaid |= p <= alpha
+    assert called.mean() <= alpha < 0.3 < unpaid.mean(), "the simulation can fail: without paying it does"
+
+
+@pytest.mark.parametrize("level", [0.05, 0.05 / 120])
+def test_rare_whole_losses_at_the_margin_are_called_worse_at_most_at_the_level(level):
+    draw = np.random.default_rng(0)
+    for problems in (20, 60, 250):
+        difference = -(draw.random((40_000, problems)) < 0.02).astype(float)
+        assert (gate.worse(difference, 0.02) <= level).mean() <= level
+
+
+@given(
+    st.lists(st.sampled_from([-1.0, -0.5, 0.0, 0.25, 1.0]), min_size=20, max_size=80),
+    st.floats(0.005, 0.3),
+    st.integers(1, 80),
+)
+def test_no_candidate_is_called_both_and_a_larger_loss_is_never_called_better(changes, margin, look):
+    old = np.full(len(changes), 0.5)
+    new = np.array(changes)
+    pair, below = Pair(old * 0, new), Pair(old * 0, new - 0.3)
+    assert gate.worse(new, margin) + gate.not_worse(new, margin) == pytest.approx(1)
+    first, second = (gate.hold({"a": margin}, {"a": each}, look, 0.05, 30) for each in (pair, below))
+    (test,) = first["tests"]
+    assert not (test["worse"] and test["passed"]) and (first["verdict"] == "worse") == test["worse"]
+    if test["worse"]:
+        assert second["verdict"] == "worse"
+
+
+def test_one_benchmark_is_enough_to_be_worse_and_all_are_needed_to_be_not_worse():
+    draw = np.random.default_rng(0)
+    old = draw.binomial(8, draw.beta(2, 2, 400)) / 8
+    loss, gain = Pair(old, np.clip(old - 0.2, 0, 1)), Pair(old, np.clip(old + 0.2, 0, 1))
+    margins = {"a": 0.02, "b": 0.02}
+    assert gate.hold(margins, {"a": gain, "b": loss}, 1, 0.05, 30)["verdict"] == "worse"
+    assert gate.hold(margins, {"a": gain, "b": gain}, 1, 0.05, 30)["verdict"] == "not worse"
+    assert gate.hold(margins, {"a": gain}, 1, 0.05, 30)["verdict"] == "undecided", (
+        "a benchmark that is missing decides nothing"
+    )
+    assert gate.hold(margins, {"a": gain}, 1, 0.05, 30)["level"] == gate.level(1, 0.05, 30) / 2

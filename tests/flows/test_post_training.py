@@ -77,6 +77,25 @@ def test_what_the_command_line_has_prepared_is_not_read_again(run, tmp_path, mon
         run()
 
 
+@pytest.mark.parametrize("failed", [True, False])
+def test_a_gate_that_stops_the_run_is_a_state_of_its_own_and_keeps_the_result(run, failed, monkeypatch):
+    gate = {
+        "verdict": "worse",
+        "against": "champion version 1 of toy",
+        "look": 2,
+        "why": ["sums: it lost"],
+        "failed": failed,
+    }
+    body = {"evaluation": {}, "stages": {}, "gate": gate}
+    monkeypatch.setattr(post_training.Pipeline.open(), "close", lambda status="FINISHED": body)
+    result = run()[0]
+    if not failed:
+        assert result is body
+        return
+    assert (result.type.value, result.name, result.data) == ("FAILED", "Worse", body)
+    assert result.message == "gate: worse against champion version 1 of toy (look 2); sums: it lost"
+
+
 def test_a_failure_closes_the_run_as_failed(run, monkeypatch):
     closed = run(only=["curate"])[2]
 

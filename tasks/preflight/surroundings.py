@@ -1,0 +1,30 @@
+"""What a recipe needs beside its stages: other trackers, and the run that its gate names."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Iterable, Iterator
+
+from pipelines.base.distribution import install_hint
+from pipelines.base.errors import Problem
+from pipelines.recipe.read import Recipe
+
+
+def problems(recipe: Recipe) -> Iterator[Problem]:
+    """All that is wrong."""
+    yield from _mirrors(recipe.tracking.mirror)
+    if recipe.gate is not None:
+        from tasks.promotion import nightly
+
+        yield from nightly.problems(recipe)
+
+
+def _mirrors(names: Iterable[str]) -> Iterator[Problem]:
+    """Trackers whose client is not installed."""
+    for name in names:
+        if importlib.util.find_spec(name) is None:
+            yield Problem(
+                "tracking.mirror",
+                f"the client of {name} is not installed",
+                f"Run: {install_hint(name)}, or leave it out.",
+            )
