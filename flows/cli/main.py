@@ -93,6 +93,9 @@ COMMANDS: dict[str, Command] = {
     "completion": Command("flows.cli.completion", "the script with which bash, zsh or fish complete this command line"),
     "doctor": Command("flows.cli.doctor", "check versions, devices and stores: what would fail, and how to fix it"),
     "sync": Command("flows.cli.sync", "send to MLflow what earlier runs could not send"),
+    "clean": Command(
+        "flows.cli.clean", "delete stages that no run has used for some time and nothing registered was made from"
+    ),
 }
 """Name → module and help, in the order of `whetstone --help`."""
 

@@ -27,6 +27,18 @@ def versions_of(model_id: str) -> list[tuple[str, str]]:
 
 
 @mlflow_errors()
+def registered() -> set[str]:
+    """Ids of the LoggedModels that a version of any registered model was made from."""
+    to, ids, page = client(), set(), None
+    while True:
+        versions = to.search_model_versions(page_token=page)
+        ids |= {str(getattr(v, "model_id", None) or v.tags.get("whetstone.model_id")) for v in versions}
+        page = versions.token
+        if not page:
+            return ids - {"None"}
+
+
+@mlflow_errors()
 def names() -> list[str]:
     """Every registered name."""
     to = client()
