@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS, STYLES = 8, ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (6, 1.5, 1, 1.5)))
-"""Colours of the stylesheet after Okabe and Ito, told apart with any colour vision; further series are dashed."""
+"""Colours of the stylesheet after Okabe and Ito, told apart with any colour vision; series 8 has the first colour again, dashed."""
 SIZE = (4.7, 2.6)
 """Inches, of 72 units each."""
 MARKED = 12
@@ -153,7 +153,7 @@ def _inline(text: str, title: str) -> str:
     body = text[text.index("<g ", text.index("<svg")) : text.rindex("</svg>")]
     for pattern, instead in REWRITTEN:
         body = re.sub(pattern, instead, body, flags=re.DOTALL)
-    body = re.sub(r"\d+\.\d{4,}", lambda found: f"{float(found[0]):.1f}".removesuffix(".0"), body)
+    body = re.sub(r"\d+\.\d{4,}", lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), body)
     for colour, name in COLOUR_NAMES.items():
         body = body.replace(colour, f"var(--{name})")
     name = escape(visible(title))

@@ -41,7 +41,9 @@ def html(curves: Sequence[tuple[Curve, Fit | None]], title: str) -> str:
         if fitted is not None:
             smooth = np.linspace(0, _largest(curve), 60)
             values = fitted.start + law(curve.law, smooth) @ [fitted.alpha[0], -fitted.beta[0]]
-            gold.append(charts.Line(f"{curve.name}, fitted", smooth.tolist(), values.tolist(), number=number))
+            gold.append(
+                charts.Line(f"{curve.name}, fitted", smooth.tolist(), values.tolist(), number=number + charts.COLOURS)
+            )
         if np.isfinite(curve.proxy).any():
             proxy.append(charts.Line(curve.name, across, curve.proxy[order].tolist(), number=number))
     drawn = [

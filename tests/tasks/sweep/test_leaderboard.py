@@ -44,6 +44,19 @@ def test_a_leaderboard_ranks_variants_over_their_seeds(tmp_path):
     assert first["cost"] == {"seconds": 2.0, "steps": 4.0, "tokens": 100.5} and second["mean"] == 0.25
 
 
+def test_curves_are_of_those_runs_whose_histories_are_here(tmp_path):
+    """A run of another machine has none here, and one that failed has no summary."""
+    (tmp_path / "report").mkdir()
+    points = [{"kind": "metrics", "step": s, "time": 1, "values": {"reward/mean": s / 4, "other": 1.0}} for s in (1, 2)]
+    (tmp_path / "report/spool.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+    summaries = {
+        name: {"stages": {"rlvr": {"kind": "rlvr", "artifact": str(place)}}}
+        for name, place in (("a", tmp_path), ("b", tmp_path / "gone"))
+    }
+    drawn = leaderboard.curves([{"runs": ["a", "b", None]}, {"runs": ["c"]}], summaries)
+    assert drawn == [{"reward/mean": [[(1, 0.25), (2, 0.5)]]}, {}]
+
+
 def test_runs_without_a_problem_in_common_are_not_ranked(tmp_path):
     outcomes = [outcome(tmp_path, "x", 0, {"a": [1]}), outcome(tmp_path, "y", 0, {"b": [1]})]
     with pytest.raises(UserError, match="in common"):
