@@ -138,7 +138,7 @@ def swept() -> str:
     """Six variants with curves of two seeds."""
     rows = [
         {
-            "name": f"preset_{i}, learning_rate=3e-{i}", "mean": 0.5 - i / 20, "low": 0.4 - i / 20, "high": 0.6 - i / 20,
+            "name": f"preset_{i} · rlvr.lr 3e-{i}", "mean": 0.5 - i / 20, "low": 0.4 - i / 20, "high": 0.6 - i / 20,
             "by_seed": [0.5, 0.4], "best": 0.5, "rank_low": 1, "rank_high": 6, "gain": 0.1, "gain_low": 0.0, "gain_high": 0.2,
             "cost": {"seconds": 20, "steps": 12}, "truncated": 0.3, "runs": [f"{i}" * 32, f"{i + 1}" * 32], "seeds": [0, 1],
         }

@@ -153,7 +153,7 @@ def _inline(text: str, title: str) -> str:
     body = text[text.index("<g ", text.index("<svg")) : text.rindex("</svg>")]
     for pattern, instead in REWRITTEN:
         body = re.sub(pattern, instead, body, flags=re.DOTALL)
-    body = re.sub(r"\d+\.\d{4,}", lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), body)
+    body = re.sub(r"\d+\.\d{4,}(?![\d<])", lambda match: f"{float(match[0]):.1f}".removesuffix(".0"), body)
     for colour, name in COLOUR_NAMES.items():
         body = body.replace(colour, f"var(--{name})")
     name = escape(visible(title))

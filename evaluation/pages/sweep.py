@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from pipelines.base.names import DOT
+
 if TYPE_CHECKING:
     from evaluation.pages.charts import Line
 
@@ -81,7 +83,7 @@ def split_curves(body: dict[str, Any]) -> list[Line]:
     points: dict[str, list[tuple[float, dict[str, Any]]]] = {}
     for row in body["leaderboard"]:
         share = body["shares"][row["name"]]
-        beside = row["name"].rpartition(", ")[0] or body["recipe"]
+        beside = row["name"].rpartition(DOT)[0] or body["recipe"]
         points.setdefault(beside, []).append((share, row))
     lines = []
     for number, (name, rows) in enumerate(points.items()):

@@ -13,7 +13,7 @@ from evaluation.pages.lineage import drawing
 from evaluation.pages.page import render
 from flows import table
 from flows.cli.report_data import Flips, side
-from tasks.tracking import benchmarks
+from tasks.tracking import benchmarks, links
 
 HEAD = 160
 """Characters of a question that stand in its line."""
@@ -47,12 +47,14 @@ def page(
         "followed": [_problem(uid, rows, stage, largest) for uid, rows in followed.items()],
         "sampled": _groups(sampled, stage, largest),
     }
+    experiment = run.get("experiment_id")
     return render(
         "report.html", **parts, title=f"{run['name']} {run['run_id'][:8]}", sections=[(a, n) for p, a, n in SECTIONS if parts[p]],
-        about=f"{run['run_id']}, started {started}, {run['status']}, {summary.get('seconds') or 0:.0f} s",
+        about=f"{summary.get('recipe', '')} {run['run_id']}, started {started}, {run['status']}, {summary.get('seconds') or 0:.0f} s",
         differences=table.differences(summary) if parts["scores"] else [],
         achieved=[f"{name}: {entry['achieved']}" for name, entry in stages.items() if entry.get("achieved")],
         stages=[*dict.fromkeys([*(task.task for task in pairs), *([stage] if shown else [])])], scaled=_scale(largest),
+        link=links.run(experiment, run["run_id"]) if experiment else "",
     )  # fmt: skip
 
 

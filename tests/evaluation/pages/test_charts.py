@@ -42,6 +42,13 @@ def test_equal_data_is_equal_bytes_and_follows_the_pages_colours():
     assert tree.open == []
 
 
+def test_ticks_of_a_narrow_range_differ():
+    """Coordinates are cut to one digit, labels are not."""
+    chart = charts.lines("entropy", [charts.Line("a", [1, 2, 3], [3.4851, 3.4943, 3.4867])])
+    labels = re.findall(r'<text text-anchor="end"[^>]*>([^<]*)<', chart)
+    assert len(labels) > 2 and len(set(labels)) == len(labels) and not re.search(r"\d\.\d{4,}[\s\"]", chart)
+
+
 def test_more_series_than_colours_are_told_apart_by_dashes():
     looks = set()
     for number in range(4 * charts.COLOURS):

@@ -22,8 +22,8 @@ def row(name, mean):
 
 
 def body(**shares):
-    rows = [row(name.replace("_", ", "), 0.5 + share / 10) for name, share in shares.items()]
-    named = {name.replace("_", ", "): share for name, share in shares.items()}
+    rows = [row(name.replace("_", " · "), 0.5 + share / 10) for name, share in shares.items()]
+    named = {name.replace("_", " · "): share for name, share in shares.items()}
     return {"recipe": "toy<", "task": "t", "confidence": 0.95, "leaderboard": rows, "shares": named}
 
 
@@ -32,7 +32,7 @@ def test_a_curve_for_each_variant_beside_the_split():
     first, second = sweep.split_curves(made)
     assert (first.name, list(first.x), list(first.low)) == ("grpo", [25, 75], pytest.approx([0.425, 0.475]))
     assert (second.name, list(second.x)) == ("rloo", [25])
-    text = sweep.page(made, [{"rank": "1", "variant": "grpo, 75 % SFT"}])
+    text = sweep.page(made, [{"rank": "1", "variant": "grpo · 75 % SFT"}])
     assert "% of the budget spent on SFT" in text and "toy&lt;" in text and "opacity: 0.16" in text
 
 

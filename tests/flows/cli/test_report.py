@@ -33,7 +33,7 @@ def run(home, tmp_path):
     (trained / "report/spool.jsonl").write_text("".join(json.dumps(line) + "\n" for line in spool))
     (trained / "report/rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "half a li")
     home.mkdir(parents=True)
-    index.start("a" * 32, "toy seed=3", "toy", {})
+    index.start("a" * 32, "toy seed=3", "toy", {}, "7")
     results = json.loads((evaluated / "results.json").read_text())
     stages = {
         name: {
@@ -76,7 +76,11 @@ def test_the_page_is_whole_and_says_it_all(run, capsys):
         and "le\ufffdft" in text
         and "verifier 1" in text
     )
-    assert "http" not in text.replace("http-equiv", "") and text.count("<script>") == 1
+    assert (
+        text.count('<a href="http') == 1
+        and f"/#/experiments/7/runs/{'a' * 32}?" in text
+        and text.count("<script>") == 1
+    )
 
 
 def test_an_unknown_run_is_one_line(home, capsys):
