@@ -1,1 +1,1 @@
-"""Self-contained HTML pages: inline SVG and CSS, no script, nothing loaded from anywhere, every text escaped."""
+"""Self-contained HTML pages from templates: one stylesheet, one script that its hash lets run, nothing loaded, every text escaped."""
