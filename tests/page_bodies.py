@@ -44,7 +44,7 @@ def prose(draw: np.random.Generator, words: int) -> str:
 
 
 def report(folder: Path) -> str:
-    """500 questions with four answers of two checkpoints each, and 128 rollouts with the advantages of their tokens."""
+    """500 questions with four answers of two checkpoints each, and 2,016 rollouts with the advantages of their tokens."""
     draw = np.random.default_rng(0)
 
     def answer(number: int) -> Answer:
@@ -63,7 +63,7 @@ def report(folder: Path) -> str:
             "status": "correct", "components": {"verifier": 0.5}, "prompt": [{"role": "user", "content": prose(draw, 30)}],
             "tokens": [[f"{word} ", round(float(draw.normal()), 2)] for word in draw.choice(WORDS, 60)],
         }
-        for step in range(1, 9) for group in range(4) for _ in range(ANSWERS)
+        for step in range(1, 9) for group in range(63) for _ in range(ANSWERS)
     ]  # fmt: skip
     (folder / "report").mkdir(parents=True)
     names = (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Iterable
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
@@ -53,7 +53,7 @@ def page(
         about=f"{summary.get('recipe', '')} {run['run_id']}, started {started}, {run['status']}, {summary.get('seconds') or 0:.0f} s",
         differences=table.differences(summary) if parts["scores"] else [],
         achieved=[f"{name}: {entry['achieved']}" for name, entry in stages.items() if entry.get("achieved")],
-        stages=[*dict.fromkeys([*(task.task for task in pairs), *([stage] if shown else [])])], scaled=_scale(largest),
+        stages=[*dict.fromkeys([*(task.task for task in pairs), *([stage] if shown else [])])], scaled=_scale(largest), largest=largest,
         link=links.run(experiment, run["run_id"]) if experiment else "",
     )  # fmt: skip
 
@@ -203,18 +203,21 @@ def _rollout(row: dict[str, Any], largest: float) -> dict[str, Any]:
     return {"about": about, "mark": _mark(row.get("correct")), "turns": _turns(row, largest)}
 
 
-def _turns(row: dict[str, Any], largest: float) -> list[tuple[str, list[Span]]]:
-    """Who wrote, and the text on the colour of its advantage, neighbours of one advantage together."""
-    if row.get("tokens"):
-        return [("policy", [_span("".join(t for t, _ in run), value, largest) for value, run in _runs(row["tokens"])])]
+def _turns(row: dict[str, Any], largest: float) -> list[tuple[str, list[Span], str]]:
+    """Who wrote, the text on the colour of its advantage, and length and advantage of its tokens where they differ."""
+    if row.get(
+        "tokens"
+    ):  # the page's script colours them when they are looked at: every token an element is too much for a phone
+        lengths = [
+            [sum(len(text) for text, _ in run), value]
+            for value, run in ((v, list(r)) for v, r in groupby(row["tokens"], key=lambda token: token[1]))
+        ]
+        text = "".join(text for text, _ in row["tokens"]).replace("\r", " ")  # a browser reads \r\n as one character
+        return [("policy", [_span(text, None, largest)], json.dumps(lengths, separators=(",", ":")))]
     advantage = row.get("advantage")
     if row.get("turns"):
-        return [(who, [_span(text, advantage if who == "policy" else None, largest)]) for who, text in row["turns"]]
-    return [("policy", [_span(row.get("text", ""), advantage, largest)])]
-
-
-def _runs(tokens: list[list[Any]]) -> Iterable[tuple[float | None, list[list[Any]]]]:
-    return ((value, list(run)) for value, run in groupby(tokens, key=lambda token: token[1]))
+        return [(who, [_span(text, advantage if who == "policy" else None, largest)], "") for who, text in row["turns"]]
+    return [("policy", [_span(row.get("text", ""), advantage, largest)], "")]
 
 
 def _span(text: str, value: float | None, largest: float) -> Span:

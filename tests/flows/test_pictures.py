@@ -68,8 +68,12 @@ PROBE = r"""
   };
   addEventListener("load", async () => {
     const told = look();
-    for (const item of [...document.querySelectorAll("details")].filter((each) => each.checkVisibility()).slice(0, 60)) item.open = true;
+    for (const item of [...document.querySelectorAll("details")].filter((each) => each.checkVisibility()).slice(-60)) item.open = true;
+    const words = document.querySelector("[data-tokens]")?.textContent;
+    await new Promise((done) => setTimeout(done, 200));
     told.opened = look();
+    told.coloured = document.querySelectorAll(".text span[title]").length;
+    told.whole = !words || document.body.textContent.includes(words);
     told.flipped = await filtered("verdict", "flipped");
     await filtered("verdict", "");
     told.searched = await filtered("search", "Question 77:");
@@ -124,6 +128,7 @@ def test_a_report_of_500_questions_can_be_used(looks):
     for width in WIDTHS:
         about = looks["report", width]
         assert about["shown"] <= 50 + 50 + 6 and about["height"] < 20_000 and about["elements"] < 60_000, about
+        assert about["coloured"] > 1000 and about["whole"], "tokens get their colours when a rollout is opened"
         assert about["searched"].startswith("1 of") and 100 < int(about["flipped"].split()[0]) < 400
 
 
@@ -134,4 +139,4 @@ def test_the_pages_keep_their_promises_and_their_script_runs(pages):
     (folder / "whole.html").write_text(bodies["report"])
     command = [str(BROWSER), *FLAGS, f"--user-data-dir={folder / 'whole'}", f"file://{folder / 'whole.html'}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=True)
-    assert "<output>536 of 536</output>" in done.stdout, "the policy lets it run"
+    assert "<output>1010 of 1010</output>" in done.stdout, "the policy lets it run"

@@ -1,5 +1,5 @@
 "use strict";
-// Filters, search and keys of the report. Without it every item is on the page and can be read.
+// Filters, search, keys and colours of tokens of the report. Without it every item is on the page and can be read.
 (() => {
   const tools = document.querySelector(".tools");
   if (!tools) return;
@@ -53,6 +53,21 @@
     const next = shown[Math.max(0, shown.indexOf(document.activeElement.closest(".item")) + (event.key === "j" ? 1 : -1))];
     if (next) next.querySelector("summary").focus();
   });
+  const colour = (text) => {
+    const letters = Array.from(text.textContent), largest = Number(tools.dataset.largest);
+    let at = 0;
+    text.replaceChildren(...JSON.parse(text.dataset.tokens).map(([length, advantage]) => {
+      const token = document.createElement("span");
+      token.textContent = letters.slice(at, (at += length)).join("");
+      if (advantage !== null && largest) {
+        token.style.background = `rgba(${advantage >= 0 ? "26,127,55" : "207,34,46"},${(0.45 * Math.abs(advantage)) / largest})`;
+        token.title = advantage;
+      }
+      return token;
+    }));
+    delete text.dataset.tokens;
+  };
+  document.addEventListener("toggle", (event) => event.target.querySelectorAll("[data-tokens]").forEach(colour), true);
   tools.hidden = false;
   draw();
 })();

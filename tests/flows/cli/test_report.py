@@ -69,13 +69,10 @@ def test_the_page_is_whole_and_says_it_all(run, capsys):
     assert 'aria-label="reward"' in text and text.count("stroke: var(--bad)") == 1, "a curve with its alarm"
     assert "The same problem while the policy learned" in text and "step 9" in text
     assert "&lt;b&gt;go&lt;/b&gt;" in text and "<b>go" not in text
-    assert 'rgba(26,127,55,0.45)" title="+1">bo<' in text and 'rgba(207,34,46,0.45)" title="-1">a<' in text
     assert (
-        "<span>!</span>" in text
-        and 'class="text environment"' in text
-        and "le\ufffdft" in text
-        and "verifier 1" in text
+        'data-tokens="[[2,1.0],[1,-1.0],[1,null]]">boa!<' in text and 'rgba(207,34,46,0.23)" title="-0.5">ab<' in text
     )
+    assert 'class="text environment"' in text and "le\ufffdft" in text and "verifier 1" in text
     assert (
         text.count('<a href="http') == 1
         and f"/#/experiments/7/runs/{'a' * 32}?" in text
