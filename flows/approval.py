@@ -10,7 +10,8 @@ from tasks import environment
 
 environment.prepare()
 
-from prefect import flow, get_run_logger  # noqa: E402
+import yaml  # noqa: E402
+from prefect import flow, get_run_logger, runtime  # noqa: E402
 from prefect.artifacts import create_markdown_artifact  # noqa: E402
 from prefect.exceptions import FlowPauseTimeout  # noqa: E402
 from prefect.flow_runs import pause_flow_run  # noqa: E402
@@ -65,6 +66,7 @@ def promote(
         return evidence
     approved_by = None
     if ask:
+        _tell_who_decides(chosen, evidence, ask_hours)
         get_run_logger().info("waiting for a person to resume this run")
         form = Approval.with_initial_data(description=_markdown(evidence), promote=False)
         try:
@@ -77,6 +79,27 @@ def promote(
             return evidence
     promotion.move(chosen, evidence, approved_by)
     return evidence
+
+
+def _tell_who_decides(chosen: promotion.Candidate, evidence: dict[str, Any], hours: float) -> None:
+    """Tell people, as the candidate's recipe in MLflow says, that a run waits for their answer."""
+    from pipelines.recipe.settings import Notify
+    from tasks import notices
+    from tasks.tracking import links, open_runs
+    from tasks.tracking.time_budget import TrackerError
+
+    try:
+        body = yaml.safe_load(open_runs.recipe_text(chosen.run_id)) if chosen.run_id else {}
+        settings = Notify.model_validate(body["notify"]) if (body or {}).get("notify") else None
+    except (TrackerError, ValueError) as error:  # without a recipe there is nobody to tell
+        get_run_logger().warning("nobody was told that this run waits: %s", error)
+        return
+    page = links.flow_run(str(runtime.flow_run.id))
+    lines = (f"{hours:g} hours are left to answer", *evidence["why"], *([page] if page else []))
+    notices.tell(
+        settings, notices.Message("waiting", f"{chosen.name} version {chosen.version} may become the champion", lines)
+    )
+    notices.finish()
 
 
 def _markdown(evidence: dict[str, Any]) -> str:

@@ -57,13 +57,8 @@ def post_training(
     selection = Selection(from_stage, until, tuple(only or ()))
     prepared = handed_on.get() or Prepared.of(recipe, overrides, selection, fresh=fresh)
     read, chosen = prepared.recipe, prepared.chosen
-    if not preflight.passed(read, chosen):  # a sweep has looked already, in this process
-        preflight.require(read, prepared.will_run)
-    done = needed_before(read, chosen, plan(read)) if chosen != read.stage_names() else {}
-    outbox.flush_all(read.tracking.timeout_s)
-    mirrors.take_up()
-    pipeline = Pipeline.open(read, source=recipe, overrides=overrides, origin=origin.tags())
-    pipeline.before = dict(done)
+    pipeline = _begin(prepared, recipe, overrides)
+    done = dict(pipeline.before)
     try:
         leases.close_abandoned()
         leases.close_unresponsive()
@@ -85,10 +80,13 @@ def post_training(
             nightly.ask(pipeline)
     except BaseException as error:
         ahead.leave()
-        pipeline.close("FAILED" if isinstance(error, Exception) else "KILLED", error)
+        body = pipeline.close("FAILED" if isinstance(error, Exception) else "KILLED", error)
+        if isinstance(error, Exception):
+            _notify(read, body)
         raise
     ahead.leave()
     body = pipeline.close()
+    _notify(read, body)
     if summary:
         Path(summary).write_text(json.dumps(body, indent=1))
     if body["evaluation"]:
@@ -98,6 +96,33 @@ def post_training(
         name = str(gate["verdict"]).capitalize()
         return Failed(name=name, message="; ".join(gate_lines(body)), data=body)  # type: ignore[return-value]
     return body
+
+
+def _begin(prepared: Prepared, source: str, overrides: list[str] | None) -> Pipeline:
+    """Check the recipe and open its run in MLflow. What fails here under a worker is told to people; elsewhere they are there."""
+    read, chosen = prepared.recipe, prepared.chosen
+    try:
+        if not preflight.passed(read, chosen):  # a sweep has looked already, in this process
+            preflight.require(read, prepared.will_run)
+        done = needed_before(read, chosen, plan(read)) if chosen != read.stage_names() else {}
+        outbox.flush_all(read.tracking.timeout_s)
+        mirrors.take_up()
+        pipeline = Pipeline.open(read, source=source, overrides=overrides, origin=origin.tags())
+    except Exception as error:
+        if deployed():
+            _notify(read, {"recipe": read.name, "failed": {"error": str(error)}})
+        raise
+    pipeline.before = dict(done)
+    return pipeline
+
+
+def _notify(recipe: Recipe, body: dict[str, Any]) -> None:
+    """Tell people of a run that failed or that its gate stopped, where the recipe says whom; wait for what is being sent."""
+    if recipe.notify is not None:
+        from tasks import notices
+
+        notices.of_run(recipe.notify, body, gate_lines(body))
+        notices.finish()
 
 
 def _task(recipe: Recipe, stage: str) -> Any:

@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import Any
 
+from pipelines.base.errors import UserError
+from pipelines.recipe.settings import Event
 from tasks import environment, worker
-from tasks.tracking import leases, outbox
+from tasks.tracking import leases, links, outbox
 
 environment.prepare()
 
@@ -21,6 +24,7 @@ from prefect import flow, get_client  # noqa: E402
 from prefect.client.orchestration import SyncPrefectClient  # noqa: E402
 from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter  # noqa: E402
 from prefect.client.schemas.objects import FlowRun, State  # noqa: E402
+from prefect.client.schemas.sorting import FlowRunSort  # noqa: E402
 from prefect.events.filters import EventFilter  # noqa: E402
 from prefect.states import Cancelled, Crashed  # noqa: E402
 
@@ -30,6 +34,12 @@ PROJECT_TAG, UNRESPONSIVE, RESTART_OF = "whetstone", "whetstone:unresponsive", "
 UNRESPONSIVE_S = 180
 """Three times the heartbeat of `prefect.yaml` and more; a run must be unresponsive at two looks to be given up."""
 RECENT_H = 24
+TOLD = "whetstone:told"
+"""Tag of a run of which people have been told."""
+SKIPPED = "Deployment concurrency limit reached."
+"""What Prefect says of a run that it cancels because the one before is still working."""
+IN_A_ROW = 3
+"""Skipped runs of a deployment after which people are told, once until one is not skipped."""
 
 
 @flow(name="upkeep", persist_result=False, retries=2, retry_delay_seconds=20)
@@ -47,6 +57,7 @@ def upkeep(unresponsive_after_s: int = UNRESPONSIVE_S, restarts: int = 2) -> dic
     done["MLflow runs closed"] = leases.close_abandoned() + leases.close_unresponsive()
     with get_client(sync_client=True) as client:
         done["flow runs given up"] = give_up(client, unresponsive_after_s)
+        done["people told"] = tell(client)
         done["flow runs restarted"] = restart(client, restarts)
     log.info("upkeep: %s", ", ".join(f"{name} {count}" for name, count in done.items()))
     return done
@@ -76,6 +87,64 @@ def give_up(client: SyncPrefectClient, unresponsive_after_s: int) -> int:
     return count
 
 
+def tell(client: SyncPrefectClient) -> int:
+    """Tell people of crashed runs and of deployments whose runs are skipped again and again, as the runs' recipes say; returns how many.
+
+    A process that died cannot say so itself, and a run that never began has nothing to say it with.
+    """
+    recent = datetime.now(UTC) - timedelta(hours=RECENT_H)
+    ended = _runs(client, "RUNNING", "COMPLETED", "FAILED", "CRASHED", "CANCELLED")
+    crashed = [
+        r for r in ended if r.state and r.state.type.value == "CRASHED" and (r.end_time is None or r.end_time > recent)
+    ]
+    count = 0
+    for run in crashed:
+        words = (run.state.message or "") if run.state else ""
+        count += _tell(client, run, "crashed", (words, "Upkeep starts it again, at most so often."))
+    for runs in _by_deployment(ended).values():
+        streak = list(takewhile(_was_skipped, runs))
+        if len(streak) >= IN_A_ROW and not any(TOLD in run.tags for run in streak):
+            words = f"{len(streak)} runs in a row were skipped, because an earlier one is still working"
+            count += _tell(client, streak[0], "skipped", (words,))
+    return count
+
+
+def _by_deployment(runs: list[FlowRun]) -> dict[Any, list[FlowRun]]:
+    """Runs whose time has come, the last first."""
+    grouped: dict[Any, list[FlowRun]] = {}
+    for run in sorted(runs, key=lambda run: run.expected_start_time or run.created or datetime.now(UTC), reverse=True):
+        grouped.setdefault(run.deployment_id, []).append(run)
+    return grouped
+
+
+def _was_skipped(run: FlowRun) -> bool:
+    return run.state is not None and run.state.type.value == "CANCELLED" and run.state.message == SKIPPED
+
+
+def _tell(client: SyncPrefectClient, run: FlowRun, event: Event, lines: tuple[str, ...]) -> bool:
+    """Tell people of a run once; whether its recipe says whom."""
+    if TOLD in run.tags or not (run.parameters or {}).get("recipe"):
+        return False
+    from pipelines.recipe.read import read_recipe
+    from tasks import notices
+
+    try:
+        recipe = read_recipe(run.parameters["recipe"], run.parameters.get("overrides"))
+    except UserError as error:
+        log.warning("nobody was told of %s (%s): %s", run.name, event, error)
+        return False
+    if recipe.notify is None or event not in recipe.notify.events:
+        return False
+    page = links.flow_run(str(run.id))
+    notices.tell(
+        recipe.notify,
+        notices.Message(event, f"{recipe.name}, flow run {run.name}", (*lines, *([page] if page else []))),
+    )
+    notices.finish()
+    client.update_flow_run(run.id, tags={*run.tags, TOLD})
+    return True
+
+
 def restart(client: SyncPrefectClient, limit: int) -> int:
     """Start crashed runs again with their parameters, unless something has been started in their place; returns how many."""
     recent = datetime.now(UTC) - timedelta(hours=RECENT_H)
@@ -90,7 +159,9 @@ def restart(client: SyncPrefectClient, limit: int) -> int:
         replaced = any(_takes_over(other, run) for other in others)
         if replaced or len(again) >= limit or run.deployment_id is None:
             continue
-        tags = {t for t in run.tags if t != UNRESPONSIVE and not t.startswith(RESTART_OF)} | {f"{RESTART_OF}{origin}"}
+        tags = {t for t in run.tags if t not in (UNRESPONSIVE, TOLD) and not t.startswith(RESTART_OF)} | {
+            f"{RESTART_OF}{origin}"
+        }
         key = f"{RESTART_OF}{origin}:{len(again)}"  # two upkeeps at once start one
         client.create_flow_run_from_deployment(
             run.deployment_id, parameters=run.parameters, tags=tags, idempotency_key=key
@@ -126,4 +197,5 @@ def _last_sign(client: SyncPrefectClient, run: FlowRun) -> datetime:
 def _runs(client: SyncPrefectClient, *states: str) -> list[FlowRun]:
     of_project = DeploymentFilter.model_validate({"tags": {"all_": [PROJECT_TAG]}})
     wanted = FlowRunFilter.model_validate({"state": {"type": {"any_": list(states)}}})
-    return client.read_flow_runs(flow_run_filter=wanted, deployment_filter=of_project, limit=200)
+    newest = FlowRunSort.EXPECTED_START_TIME_DESC
+    return client.read_flow_runs(flow_run_filter=wanted, deployment_filter=of_project, sort=newest, limit=200)

@@ -219,7 +219,7 @@ class Pipeline:
     @staticmethod
     def state_of(recipe: Recipe) -> Path:
         """The file that remembers the finished parent run of this very recipe in this very store."""
-        fields = recipe.model_dump(mode="json", exclude={"tracking": {"mirror"}, "gate": True})
+        fields = recipe.model_dump(mode="json", exclude={"tracking": {"mirror"}, "gate": True, "notify": True})
         mark = digest([fields, tracking_uri()])[:12]
         return home() / "pipelines" / f"{recipe.name}-{mark}.json"
 

@@ -227,7 +227,7 @@ def _run(
     tracker = tracking.StageTracker(stage, work, experiment_name(recipe), parent, about)
     mirrored = mirrors.begin(node, key, work, parent, about)
     began, before = time.monotonic(), _seconds_so_far(work)
-    tick = _ticker(stage, kind, work, (tracker, mirrored), show, lambda: _begin_next(recipe, later, done, fresh))
+    tick = _ticker(node, work, (tracker, mirrored), show, lambda: _begin_next(recipe, later, done, fresh))
     _clear_scraps(work)
     try:
         with slot(kind):
@@ -301,14 +301,19 @@ def _begin_next(recipe: Recipe, later: Sequence[str], done: dict[str, Artifact],
 
 
 def _ticker(
-    stage: str, kind: str, work: Path, trackers: tuple[Any, ...], show: Show | None, prepare: Callable[[], None]
+    node: Node, work: Path, trackers: tuple[Any, ...], show: Show | None, prepare: Callable[[], None]
 ) -> Callable[[], None]:
     """What is done several times a second while a stage runs: its metrics are sent, its alarms said, its progress shown.
 
     Args:
         prepare: done once, while the stage works.
     """
-    teller = alarms.AlarmNotifier(stage, work)
+    stage, kind, tell = node.name, node.kind.name, None
+    if node.recipe.notify is not None:
+        from tasks import notices
+
+        tell = notices.of_alarms(node.recipe.name, node.recipe.notify)
+    teller = alarms.AlarmNotifier(stage, work, tell)
     prepared = False
 
     def tick() -> None:

@@ -70,6 +70,7 @@ COMMANDS: dict[str, Command] = {
         "flows.cli.promote",
         "make a run's model the champion if it is better on one benchmark and not worse on the others",
     ),
+    "notify": Command("flows.cli.notify", "send a test message to whom the section notify of a recipe names"),
     "lineage": Command(
         "flows.cli.lineage",
         "from a score, model or run back to the rows it came from, with every file checked on the way",

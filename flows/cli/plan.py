@@ -98,6 +98,10 @@ def _plan(arguments: argparse.Namespace) -> int:
             from tasks.promotion import nightly
 
             print(nightly.told(recipe))
+        if recipe.notify is not None:
+            from tasks import notices
+
+            print("".join(f"notify: the environment has no {name}\n" for name in notices.unset(recipe.notify)), end="")
     sys.stdout.flush()
     preflight.require(recipe, will_run)
     return 0

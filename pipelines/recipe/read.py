@@ -58,6 +58,8 @@ class Recipe(Strict):
     tracking: s.Tracking = s.Tracking()
     gate: s.Gate | None = s.free(None)
     """After the evaluation: is the model worse than the champion?"""
+    notify: s.Notify | None = s.free(None)
+    """Messages to people, by webhook and mail."""
 
     @property
     def graph(self) -> dict[str, Stage]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
-from pipelines.contract.fields import Day, Function, Label, Line, Seed, Settings, free
+from pipelines.contract.fields import Day, Function, Identifier, Label, Line, Seed, Settings, free
 from pipelines.contract.model_endpoint import ModelEndpoint
 from pipelines.contract.sampling import Mismatch, Sampling
 from pipelines.recipe.guidance import GuidedColumns
@@ -428,3 +428,48 @@ class Gate(Settings):
     """Runs that share the first half of alpha, such as the nights of a month; the next so many share a quarter, and so on."""
     undecided: Literal["pass", "fail"] = free("pass")
     """What a run does that is neither shown to be worse nor shown to stay within the points: `fail` ends it with exit code 3 too."""
+
+
+Event = Literal["failed", "crashed", "skipped", "waiting", "alarm", "worse"]
+EVENTS: tuple[Event, ...] = get_args(Event)
+
+
+class Email(Settings):
+    """Mail by SMTP. User and password are in environment variables."""
+
+    to: list[Line] = free(..., min_length=1)
+    sender: Line = free(...)
+    host: Line = free("localhost")
+    port: int = free(587, ge=1, le=65535)
+    security: Literal["starttls", "tls", "none"] = free("starttls")
+    user_env: Identifier | None = free(None)
+    """Environment variable that holds the user."""
+    password_env: Identifier | None = free(None)
+    """Environment variable that holds the password."""
+
+    @model_validator(mode="after")
+    def _login(self) -> Email:
+        if (self.user_env is None) != (self.password_env is None):
+            raise ValueError("user_env and password_env belong together; give both, or neither")
+        if self.security == "none" and self.password_env is not None:
+            raise ValueError("security: none would send the password in the clear; use starttls or tls")
+        return self
+
+
+class Notify(Settings):
+    """Who is told what. None of it changes a result, and nothing of it delays or fails a run."""
+
+    webhook_env: Identifier | None = free(None)
+    """Environment variable that holds the address of a webhook; it gets Slack's JSON, `{"text": ...}`."""
+    email: Email | None = free(None)
+    events: list[Event] = free(list(EVENTS), min_length=1)
+    """`failed`, `alarm` and `worse` are sent by the run itself, `waiting` by the promotion that waits for approval, `crashed` and
+    `skipped` (the third run in a row) by upkeep."""
+    timeout_s: float = free(10.0, gt=0, le=120)
+    """How long a message may take."""
+
+    @model_validator(mode="after")
+    def _channel(self) -> Notify:
+        if self.webhook_env is None and self.email is None:
+            raise ValueError("a channel is missing: webhook_env, email or both")
+        return self

@@ -20,7 +20,7 @@ from pipelines.recipe.stage_kind import Node
 from tasks.keys import source
 
 ASK = "rules"
-UNREAD = ("name", "seed", "threads", "presets", "concurrent_stages", "tracking", "gate")
+UNREAD = ("name", "seed", "threads", "presets", "concurrent_stages", "tracking", "gate", "notify")
 """Fields of a recipe that no rule looks at, so that runs with other seeds need not ask again."""
 
 

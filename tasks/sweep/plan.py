@@ -243,8 +243,8 @@ def read(
     if tune is not None and bare.steps == 0:
         raise RecipeError(f"{bare.last}.steps", "--tune makes runs that are counted in steps", "Set it.")
     common.append(f"tracking.experiment={base.tracking.experiment or f'{base.name}-sweep'}")
-    if base.gate is not None:  # variants are held against each other, and are no looks at the champion
-        common.append("gate=null")
+    # arms are compared with each other and no looks at the champion; who started the sweep sees what fails
+    common += [f"{section}=null" for section in ("gate", "notify") if getattr(base, section) is not None]
     names, left_out = _presets(path, common, presets)
     variants: dict[str, tuple[str, ...]] = {}
     share_of: dict[str, float] = {}

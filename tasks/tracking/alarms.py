@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -48,10 +49,12 @@ class AlarmNotifier:
     Args:
         stage: its name.
         work: its work folder.
+        tell: given a stage and an alarm's sentence, tells people, of each monitor once.
     """
 
-    def __init__(self, stage: str, work: Path) -> None:
-        self.stage, self.spool = stage, work / SPOOL
+    def __init__(self, stage: str, work: Path, tell: Callable[[str, str], None] | None = None) -> None:
+        self.stage, self.spool, self.tell = stage, work / SPOOL, tell
+        self._told: set[str] = set()
         self._offset = self._size()
 
     def tick(self) -> None:
@@ -70,6 +73,9 @@ class AlarmNotifier:
                 line = parse_line(raw)
                 if (alarm := alarm_of(line)) is not None:
                     log.warning("%s: %s", self.stage, sentence(alarm))
+                    if self.tell is not None and alarm["monitor"] not in self._told:
+                        self._told.add(alarm["monitor"])
+                        self.tell(self.stage, sentence(alarm))
                 elif line["kind"] == "event" and "rollbacks" in line:
                     log.warning("%s: %s", self.stage, line.get("text"))
 

@@ -10,6 +10,7 @@ import toys
 
 from flows import post_training, stages
 from flows.cli import main as cli
+from pipelines.base.errors import UserError
 from pipelines.recipe.read import read_recipe
 from tasks.pipeline import Prepared, handed_on
 from tasks.stages import Planned, StageResult
@@ -94,6 +95,26 @@ def test_a_gate_that_stops_the_run_is_a_state_of_its_own_and_keeps_the_result(ru
         return
     assert (result.type.value, result.name, result.data) == ("FAILED", "Worse", body)
     assert result.message == "gate: worse against champion version 1 of toy (look 2); sums: it lost"
+
+
+@pytest.mark.parametrize("deployed", [True, False])
+def test_people_are_told_of_what_fails_before_the_first_stage_where_a_worker_runs_it(
+    run, deployed, monkeypatch, tmp_path
+):
+    from tasks import notices
+
+    told = []
+    monkeypatch.setattr(notices, "tell", lambda settings, message: told.append((settings.webhook_env, message.text())))
+    monkeypatch.setattr(post_training, "deployed", lambda: deployed)
+    monkeypatch.setattr(post_training.preflight, "passed", lambda *_: False)
+
+    def refused(*_):
+        raise UserError("sft.steps", "no")
+
+    monkeypatch.setattr(post_training.preflight, "require", refused)
+    with pytest.raises(UserError, match=r"sft\.steps: no"):
+        run(overrides=["notify={webhook_env: NIGHTLY_WEBHOOK}"])
+    assert told == ([("NIGHTLY_WEBHOOK", "failed: toy\nsft.steps: no")] if deployed else [])
 
 
 def test_a_failure_closes_the_run_as_failed(run, monkeypatch):

@@ -31,7 +31,7 @@ class Client:
     def __init__(self, *runs):
         self.runs, self.signs, self.away = list(runs), {}, False
 
-    def read_flow_runs(self, flow_run_filter, deployment_filter, limit):
+    def read_flow_runs(self, flow_run_filter, deployment_filter, sort, limit):
         types = {t.value for t in flow_run_filter.state.type.any_}
         return [r for r in self.runs if r.state.type.value in types]
 
@@ -111,3 +111,69 @@ def test_a_refused_run_another_recipe_and_tomorrow_s_schedule_take_nothing_over(
 def test_old_crashes_and_zero_restarts_start_nothing():
     assert upkeep.restart(Client(flow_run(Crashed(), end_time=NOW - timedelta(days=2))), 2) == 0
     assert upkeep.restart(Client(flow_run(Crashed())), 0) == 0
+
+
+@pytest.fixture
+def told(monkeypatch):
+    """What people are told by upkeep, of recipes that name somebody."""
+    from tasks import notices
+
+    messages = []
+    monkeypatch.setattr(notices, "tell", lambda settings, message: messages.append((message.event, message.text())))
+    return messages
+
+
+def nightly(state, hours_ago, **fields):
+    parameters = {"recipe": "recipes/quickstart.yaml", "overrides": ["notify={webhook_env: NOBODY}"]}
+    begun = NOW - timedelta(hours=hours_ago)
+    return flow_run(
+        state,
+        60 * hours_ago,
+        expected_start_time=begun,
+        name=f"night-{hours_ago}",
+        **{"parameters": parameters, **fields},
+    )
+
+
+def skipped(hours_ago, **fields):
+    return nightly(Cancelled(message=upkeep.SKIPPED), hours_ago, **fields)
+
+
+def test_people_are_told_of_a_crash_once_and_again_of_the_run_that_replaced_it(told):
+    client = Client(nightly(Crashed(message="no heartbeat for 300 s"), 2), nightly(Completed(), 26))
+    assert [upkeep.tell(client), upkeep.tell(client)] == [1, 0]
+    ((event, text),) = told
+    assert event == "crashed" and "quickstart, flow run night-2" in text and "no heartbeat for 300 s" in text
+    upkeep.restart(client, 2)
+    client.runs[-1].state = Crashed()
+    assert upkeep.tell(client) == 1, "the restart is another run, and does not inherit the mark"
+
+
+@pytest.mark.parametrize("before", [Running(), Completed()])
+def test_the_third_skipped_run_in_a_row_is_told_once_until_one_is_not_skipped(told, before):
+    client = Client(nightly(before, 72), skipped(48), skipped(24))
+    assert upkeep.tell(client) == 0, "two are not enough"
+    client.runs.append(skipped(1))
+    assert [upkeep.tell(client), upkeep.tell(client)] == [1, 0] and "3 runs in a row were skipped" in told[0][1]
+    client.runs.append(skipped(0.5))
+    assert upkeep.tell(client) == 0, "the same row"
+    client.runs += [nightly(Completed(), 0.4), *(skipped(0.1 * n) for n in (3, 2, 1))]
+    assert upkeep.tell(client) == 1
+
+
+def test_a_run_that_a_person_cancelled_and_other_deployments_are_in_no_row(told):
+    client = Client(skipped(3), nightly(Cancelled(message="by hand"), 2), skipped(1), skipped(0.5))
+    client.runs += [skipped(h, deployment_id=uuid4()) for h in (0.3, 0.2)]
+    assert upkeep.tell(client) == 0 and not told
+
+
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        {"recipe": "recipes/quickstart.yaml"}, {"recipe": "gone.yaml"}, {},
+        {"recipe": "recipes/quickstart.yaml", "overrides": ["notify={webhook_env: NOBODY, events: [worse]}"]},
+    ],
+)  # fmt: skip
+def test_a_recipe_that_names_nobody_or_is_not_here_tells_nobody(told, parameters):
+    client = Client(nightly(Crashed(), 1, parameters=parameters))
+    assert upkeep.tell(client) == 0 and not told and upkeep.TOLD not in client.runs[0].tags

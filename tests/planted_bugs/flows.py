@@ -30,7 +30,7 @@ PLANTED = {
     "a stage does not see the one before it": (FLOW, "    done[result.stage] = result.artifact\n", "", [ORDER]),
     "the summary lacks the stages": (FLOW, "    pipeline.results[result.stage] = result\n", "", [ORDER]),
     "a failed run counts as killed": (FLOW, '"FAILED" if isinstance(error, Exception) else "KILLED"', '"KILLED"', [f"{RUNS}::test_a_failure_closes_the_run_as_failed"]),
-    "a failed run stays open": (FLOW, '        pipeline.close("FAILED" if isinstance(error, Exception) else "KILLED", error)\n', "", [f"{RUNS}::test_a_failure_closes_the_run_as_failed"]),
+    "a failed run stays open": (FLOW, 'body = pipeline.close("FAILED" if isinstance(error, Exception) else "KILLED", error)', "body = {}", [f"{RUNS}::test_a_failure_closes_the_run_as_failed"]),
     "the SFT flow runs RLVR": (STAGES, 'only=["sft"]', 'only=["rlvr"]', [f"{RUNS}::test_a_stage_s_flow_runs_that_stage"]),
     "another stage's model is handed to evaluation": ("pipelines/recipe/stage_kind.py", 'return {label: name for label, name in self.labels.items() if name != BASE}', 'return {label: next(iter(self.labels.values())) for label, name in self.labels.items() if name != BASE}', ["tests/tasks/test_pipeline.py::test_every_stage_reads_its_predecessors"]),
     "a stage that was never made is passed over": ("tasks/pipeline.py", "            if artifact is None:\n                raise RecipeError(", "            if artifact is None:\n                continue\n                raise RecipeError(", ["tests/tasks/test_pipeline.py::test_artifacts_of_earlier_stages_are_handed_on"]),
