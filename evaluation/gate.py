@@ -221,7 +221,8 @@ def _better_in_words(test: dict[str, Any]) -> str:
         "" if test["passed"] else f"; a gain of {100 * test['detectable']:.1f} points would have passed with 80 % power"
     )
     return (
-        f"{test['task']}: the candidate {verb}: {100 * test['value']:+.1f} points, at least "
+        f"{test['task']}: the candidate {verb}: {100 * test['value']:+.1f} points ({100 * test['new']:.1f} % after "
+        f"{100 * test['old']:.1f} %, {test['n']} problems), at least "
         f"{100 * test['low']:+.1f} at this level, p = {test['p']:.2g} ({test['test']}){hint}"
     )
 

@@ -25,8 +25,8 @@ from tasks.promotion import promote as promotion  # noqa: E402
 class Approval(RunInput):
     """What the person answers."""
 
-    promote: bool
-    """Whether the candidate becomes the champion."""
+    promote: bool = False
+    """Whether the candidate becomes the champion. Whoever resumes the run without an answer says no."""
     name: str = ""
     """Who decides."""
 
@@ -104,10 +104,14 @@ def _tell_who_decides(chosen: promotion.Candidate, evidence: dict[str, Any], hou
 
 def _markdown(evidence: dict[str, Any]) -> str:
     lines = "\n".join(f"- {line}" for line in evidence["why"])
-    version = evidence["candidate"]["version"]
+    answer = (
+        "With `promote` it becomes the champion; without, nothing changes."
+        if evidence["promote"]
+        else "It is not promoted."
+    )
     return (
-        f"**{evidence['name']} version {version}** against champion version {evidence['champion']['version'] or '–'}, "
-        f"look {evidence['look']} at level {evidence['level']:.2g}\n\n{lines}\n\n```json\n{json.dumps(evidence['rule'])}\n```"
+        f"**{promotion.compared(evidence)}** Look {evidence['look']} at level {evidence['level']:.2g}.\n\n{lines}\n\n{answer}"
+        f"\n\n```json\n{json.dumps(evidence['rule'])}\n```"
     )
 
 

@@ -97,17 +97,12 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _tell(evidence: dict[str, Any]) -> None:
     from evaluation.pages.page import visible
+    from tasks.promotion import promote as promotion
 
     version = evidence["champion"]["version"]
-    against = (
-        f"champion version {version}"
-        if version
-        else f"its own {evidence['champion']['checkpoint']}, as there is no champion"
-    )
-    print(f"{evidence['name']} version {evidence['candidate']['version']} against {against}")
-    print(
-        f"look {evidence['look']} at this champion, at level {evidence['level']:.2g} of {evidence['rule']['alpha']:g}"
-    )
+    champion = "this champion" if version else "no champion"
+    print(promotion.compared(evidence))
+    print(f"look {evidence['look']} at {champion}, at level {evidence['level']:.2g} of {evidence['rule']['alpha']:g}")
     for line in evidence["why"]:
         print(f"  {visible(line)}")
     if not evidence["promote"]:

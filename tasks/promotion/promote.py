@@ -180,11 +180,48 @@ def _opponent(
     if champion is None:
         first = chosen.subject.first
         if first == chosen.subject.checkpoint:
-            raise GateError(f"{chosen.name} has no champion yet, and the evaluation holds no base to compare with.")
+            raise GateError(
+                chosen.name,
+                f"there is no champion yet, so its first one is compared with the base that it was trained from, and the evaluation "
+                f"{chosen.evaluated.artifact.path.name} has answers of {first} alone",
+                f"Add base to {_where_models_are_listed(chosen)} of the recipe, run it again, which runs the evaluation alone, and promote "
+                "that run.",
+            )
         return {"version": None, "checkpoint": first, "of": "the candidate's own chain"}, chosen.subject.samples[first]
     evaluated, subject = of_champion(chosen.name, champion, chosen.evaluated.artifact)
     about = {"version": champion[0], "artifact": subject.artifact, "evaluation": evaluated.artifact.path.name}
     return about, subject.samples[subject.checkpoint]
+
+
+def _where_models_are_listed(chosen: Candidate) -> str:
+    """The field that says which checkpoints are evaluated: stages with a name list models."""
+    stages = (chosen.evaluated.run or {}).get("summary", {}).get("stages", {})
+    named = [
+        name
+        for name, about in stages.items()
+        if about.get("key") == chosen.evaluated.artifact.key and "checkpoints" in about
+    ]
+    return f"{named[0]}.models" if named else "evaluate.checkpoints"
+
+
+def compared(evidence: Mapping[str, Any]) -> str:
+    """What a look has compared with what, on which benchmarks.
+
+    >>> rule = {"primary": "sums", "guards": {"words": 0.02}, "alpha": 0.05, "looks": 30}
+    >>> about = {"name": "demo", "candidate": {"version": "4"}, "rule": rule}
+    >>> compared({**about, "champion": {"version": "3"}})
+    'demo version 4 was compared with the champion, version 3: better on sums, not worse by 2 points on words?'
+    >>> compared({**about, "rule": rule | {"guards": {}}, "champion": {"version": None, "checkpoint": "base"}})
+    'demo version 4 was compared with the base of its own chain, as there is no champion yet: better on sums?'
+    """
+    version, rule = evidence["champion"]["version"], evidence["rule"]
+    other = (
+        f"the champion, version {version}"
+        if version
+        else f"the {evidence['champion']['checkpoint']} of its own chain, as there is no champion yet"
+    )
+    guards = "".join(f", not worse by {100 * margin:g} points on {task}" for task, margin in rule["guards"].items())
+    return f"{evidence['name']} version {evidence['candidate']['version']} was compared with {other}: better on {rule['primary']}{guards}?"
 
 
 def of_champion(name: str, champion: tuple[str, dict[str, str]], like: Artifact) -> tuple[Evaluated, Subject]:
@@ -381,4 +418,4 @@ def registered(registry: Any, name: str | None, otherwise: str = "") -> str:
     raise GateError(f"--name {name}", "no such registered model", f"{did_you_mean(name, known)}{hint}")
 
 
-__all__ = ["Candidate", "GateError", "candidate", "look", "move", "rollback", "status"]
+__all__ = ["Candidate", "GateError", "candidate", "compared", "look", "move", "rollback", "status"]

@@ -33,3 +33,22 @@ def test_the_recipe_of_the_candidate_says_who_is_told_that_it_waits(home, monkey
     assert text.startswith(
         "waiting: waits version 1 may become the champion\n24 hours are left to answer\nsums: the candidate is better"
     )
+
+
+def test_whoever_resumes_without_an_answer_says_no():
+    assert approval.Approval().promote is False
+
+
+def test_the_form_says_what_is_compared_with_what_and_what_an_answer_does():
+    evidence = {
+        "name": "demo", "candidate": {"version": "4"}, "champion": {"version": "3"}, "look": 2, "level": 0.0008, "why": ["sums: better"],
+        "promote": True, "rule": {"primary": "sums", "guards": {"words": 0.02}, "alpha": 0.05, "looks": 30},
+    }  # fmt: skip
+    text = approval._markdown(evidence)
+    assert (
+        "demo version 4 was compared with the champion, version 3: better on sums, not worse by 2 points on words?"
+        in text
+    )
+    assert "without, nothing changes" in text and "It is not promoted" in approval._markdown(
+        evidence | {"promote": False}
+    )

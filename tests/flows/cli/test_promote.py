@@ -41,7 +41,7 @@ def promoted(capsys, *arguments: str) -> tuple[int, str]:
 def test_exit_codes_and_output(home, capsys):
     first, equal = run(0.5, 1), run(0.5, 2)
     code, text = promoted(capsys, first)
-    assert code == 0 and "promoted: demo@champion is version 1" in text and "as there is no champion" in text
+    assert code == 0 and "promoted: demo@champion is version 1" in text and "no champion yet" in text
     code, text = promoted(capsys, equal, "--json")
     body = json.loads(text)
     assert code == 1 and body["promote"] is False and body["look"] == 1 and body["champion"]["version"] == "1"

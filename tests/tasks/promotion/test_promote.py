@@ -223,3 +223,16 @@ def test_a_benchmark_that_is_left_out_is_in_the_evidence_with_the_reason(registr
 def test_names(registry):
     with pytest.raises(GateError, match="Did you mean 'way'"):
         promotion.rollback("wya")
+
+
+def test_where_no_base_was_evaluated_the_message_says_how_to_get_one(registry):
+    run_id = homes.registered("baseless", {"rlvr": {"sums": scores(0.5, 91)}}, seed=91)
+    with pytest.raises(GateError) as refused:
+        promotion.look(promotion.candidate(run_id, "baseless"), RULE)
+    (problem,) = refused.value.problems
+    assert (
+        problem.field == "baseless"
+        and "is compared with the base" in problem.problem
+        and "rlvr alone" in problem.problem
+    )
+    assert problem.fix.startswith("Add base to evaluate.checkpoints of the recipe, run it again")
