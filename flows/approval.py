@@ -33,7 +33,7 @@ class Approval(RunInput):
 
 @flow(name="promotion", flow_run_name="promote {run}", persist_result=False)
 def promote(
-    run: str,
+    run: str | int | float,
     name: str | None = None,
     rule: dict[str, Any] | None = None,
     ask: bool = True,
@@ -43,7 +43,7 @@ def promote(
     """Hold a run's model against the champion; where the gate lets it through, ask a person, then move the alias.
 
     Args:
-        run: a run or model, as `whetstone promote` takes it.
+        run: a run or model, as `whetstone promote` takes it. What has only digits arrives as a number, and is taken as it was written.
         name: the registered model.
         rule: primary, guards, margin, alpha, looks; what is left out has its default.
         ask: wait for a person before the alias moves.
@@ -56,6 +56,7 @@ def promote(
     from tasks.promotion.rule import rule_of
 
     worker.enter()
+    run = as_written(run)
     stated = rule_of(None, None, 2.0, 0.05, 30) | (rule or {})
     chosen = promotion.candidate(run, name, new_name=new_name)
     evidence = promotion.look(chosen, stated)
@@ -100,6 +101,24 @@ def _tell_who_decides(chosen: promotion.Candidate, evidence: dict[str, Any], hou
         settings, notices.Message("waiting", f"{chosen.name} version {chosen.version} may become the champion", lines)
     )
     notices.finish()
+
+
+def as_written(run: str | int | float) -> str:
+    """The first characters of a run's id that a form or a command line has read as a number.
+
+    Raises:
+        UserError: it was read as a number with an exponent, such as 12e45678, from which they cannot be had back.
+
+    >>> as_written(12345678), as_written("3f2a")
+    ('12345678', '3f2a')
+    """
+    if isinstance(run, float):
+        raise UserError(
+            "run",
+            f"the id was read as the number {run}",
+            "Give more of it, or put it into quotes: --param run='\"12e4\"'.",
+        )
+    return str(run)
 
 
 def _markdown(evidence: dict[str, Any]) -> str:

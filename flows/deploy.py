@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import psutil
 
@@ -17,7 +18,12 @@ from pipelines.base.project import python_path, resource
 from tasks import environment
 from tasks.worker import WORKING_FOLDER
 
+if TYPE_CHECKING:
+    from prefect.client.orchestration import SyncPrefectClient
+
 POOL = "whetstone"
+KNOWN = "whetstone_deployments"
+"""Variable of the Prefect server: project → its deployments, so that those which are no longer in its file are removed."""
 PREFECT = (sys.executable, "-P", "-m", "prefect")
 FLOWS_S, WORKER_S = 7.0, 2.0
 """What the flows of a worker, and then the worker itself, may take to end; together less than a command's `GRACE_S`."""
@@ -68,6 +74,8 @@ def deploy(file: Path | None = None, gpus: int = 1, unresponsive_after_s: int | 
         client.upsert_global_concurrency_limit_by_name(LIMIT, gpus)
     print(f"work pool {POOL!r}; concurrency limit {LIMIT!r}: {gpus}", flush=True)
     deployments = (file or resource("prefect.yaml")).resolve()
+    if not deployments.is_file():
+        raise DeployError("--file", f"there is no file {deployments}", "Paths are relative to the working folder.")
     command = [*PREFECT, "--no-prompt", "deploy", "--all", "--prefect-file"]
     done = subprocess.run(
         [*command, str(deployments)],
@@ -80,8 +88,42 @@ def deploy(file: Path | None = None, gpus: int = 1, unresponsive_after_s: int | 
     if done.returncode != 0:
         raise DeployError(f"Prefect refused the deployments:\n{(done.stdout + done.stderr)[-2000:]}")
     with get_client(sync_client=True) as client:
+        for name in remove_others(client, deployments):
+            print(f"removed {name}, which is no longer in {deployments.name}", flush=True)
         for name in automations.create(client, unresponsive_after_s):
             print(f"automation {name!r}", flush=True)
+
+
+def remove_others(client: SyncPrefectClient, file: Path) -> list[str]:
+    """Delete the deployments that an earlier version of a file has made and this one does not name; returns their names.
+
+    The server remembers in the variable `KNOWN` which names each project (`name` in the file) has deployed; deployments that somebody
+    made otherwise, or from another project's file, are left alone.
+    """
+    from prefect.client.schemas.actions import VariableCreate, VariableUpdate
+    from prefect.exceptions import ObjectNotFound
+
+    project, now = _project(file), names(file)
+    kept = client.read_variable_by_name(KNOWN)
+    known = kept.value if kept is not None and isinstance(kept.value, dict) else {}
+    removed = []
+    for name in known.get(project) or []:
+        if name not in now:
+            with contextlib.suppress(ObjectNotFound):
+                client.delete_deployment(client.read_deployment_by_name(name).id)
+                removed.append(name)
+    body = {**known, project: now}
+    if kept is None:
+        client.create_variable(VariableCreate(name=KNOWN, value=body))
+    elif kept.value != body:
+        client.update_variable(VariableUpdate(name=KNOWN, value=body))
+    return removed
+
+
+def _project(file: Path) -> str:
+    import yaml
+
+    return str(yaml.safe_load(file.read_text()).get("name") or file.stem)
 
 
 def names(file: Path | None = None) -> list[str]:

@@ -1,4 +1,4 @@
-"""What the page of a deployed flow run shows in Prefect: its name, a bar for each stage, the way to MLflow."""
+"""What the page of a flow run shows in Prefect: its name, what is done and why, a bar for each stage, the way to MLflow, the scores."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import contextvars
 import logging
 import re
 import threading
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,15 @@ from prefect.artifacts import (
     create_progress_artifact,
     update_progress_artifact,
 )
+from prefect.context import FlowRunContext
+from prefect.logging.handlers import APILogHandler
 
+from flows.table import differences, gate_lines, markdown, outcomes
 from pipelines.base import names
-from tasks.stages import Show
+from pipelines.base.secrets import redact
+from tasks.pipeline import Prepared
+from tasks.stages import Show, StageResult
+from tasks.tracking import links
 
 log = logging.getLogger("whetstone.page")
 EVERY_S = 5.0
@@ -44,6 +51,94 @@ def name_of(parameters: dict[str, Any], stage: str | None = None) -> str:
     parts += [f"only {' '.join(parameters['only'])}"] if parameters.get("only") else []
     parts += ["fresh"] if parameters.get("fresh") else []
     return names.DOT.join(parts)[:200]
+
+
+class _OwnLog(APILogHandler):
+    """Sends to the log of the flow run or task run at hand; nothing outside one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Send it."""
+        if FlowRunContext.get() is not None:
+            super().emit(record)
+
+
+@cache
+def _log() -> logging.Logger:
+    """The logger of what only Prefect shows: a terminal has its own words for it."""
+    logger = logging.getLogger("whetstone.page.log")
+    logger.propagate = False
+    logger.setLevel(logging.INFO)
+    logger.addHandler(_OwnLog())
+    return logger
+
+
+def say(text: str) -> None:
+    """Put a line into the log of the flow run."""
+    _log().info(redact(text))
+
+
+def planned(prepared: Prepared) -> None:
+    """Say what will be done with each stage, and why."""
+    for each in prepared.planned if FlowRunContext.get() is not None else []:
+        say(f"{each.stage}: {'will be reused' if each.action == 'reuse' else 'will run'}: {each.why}")
+
+
+def ended(result: StageResult) -> None:
+    """Say what became of a stage."""
+    if FlowRunContext.get() is None:
+        return
+    stage, about = result.stage, result.summary()
+    took = f" in {about['seconds']:.0f} s" if about["status"] == "ran" else ""
+    say(f"{stage}: {about['status']}{took}" + "".join(f"; {line}" for line in outcomes(about)))
+
+
+def told(body: dict[str, Any], address: str | None) -> None:
+    """Put the run's summary on the page, and its scores into the log.
+
+    Args:
+        body: the summary.
+        address: of the run in MLflow, where it has a page.
+    """
+    if FlowRunContext.get() is None:
+        return
+    for line in [*differences(body), *gate_lines(body)]:
+        say(line)
+    if address:
+        say(f"in MLflow: {address}")
+    try:
+        create_markdown_artifact(story(body, address), key="run", description=headline(body))
+    except httpx.HTTPError as error:
+        log.warning("Prefect did not take the summary of the run: %s", error)
+
+
+def headline(body: dict[str, Any]) -> str:
+    """A run in one line.
+
+    >>> headline({"recipe": "toy", "stages": {"sft": {"status": "ran"}, "curate": {"status": "reused"}}})
+    'toy: ran sft; reused curate'
+    """
+    stages = body["stages"]
+    parts = [f"{status} {', '.join(n for n in stages if stages[n]['status'] == status)}" for status in ("ran", "reused")
+             if any(about["status"] == status for about in stages.values())]  # fmt: skip
+    failed = body.get("failed")
+    parts += [f"{failed.get('stage') or 'the run'} failed"] if failed else []
+    return f"{body['recipe']}: {'; '.join(parts) or 'nothing was done'}"[:500]
+
+
+def story(body: dict[str, Any], address: str | None) -> str:
+    """The summary of a run as Markdown: what failed, the way to MLflow, the stages with reasons and links, the scores."""
+    failed = body.get("failed")
+    lines = [f"**{headline(body)}**", ""]
+    if failed:
+        lines += [redact(str(failed["error"])), "", "```", *failed.get("log", []), "```", ""]
+    lines += [f"[This run in MLflow]({address})", ""] if address else []
+    lines += ["| stage | what | why | time | |", "|---|---|---|---|---|"] if body["stages"] else []
+    for name, about in body["stages"].items():
+        ran = about["status"] == "ran"
+        page = links.run(body["experiment_id"], about["run_id"]) if address and ran and about.get("run_id") else None
+        cells = [name, about["status"], about["why"].replace("|", "/"), f"{about['seconds']:.0f} s" if ran else "–"]
+        lines.append("| " + " | ".join([*cells, f"[MLflow]({page})" if page else ""]) + " |")
+    return "\n".join([*lines, "", markdown(body)] if body["evaluation"] else lines)
 
 
 def link(address: str) -> None:

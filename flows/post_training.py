@@ -18,7 +18,8 @@ from prefect.futures import as_completed, wait  # noqa: E402
 from prefect.states import Failed  # noqa: E402
 
 from flows import origin, page  # noqa: E402
-from flows.progress import Bar, Lines  # noqa: E402
+from flows.parameters import Stage  # noqa: E402
+from flows.progress import Bar, Closing, Lines  # noqa: E402
 from flows.table import gate_lines, markdown  # noqa: E402
 from pipelines.recipe.read import Recipe  # noqa: E402
 from tasks import prestart as ahead  # noqa: E402
@@ -34,9 +35,9 @@ from tasks.store.artifacts import Artifact  # noqa: E402
 def post_training(
     recipe: str,
     overrides: list[str] | None = None,
-    from_stage: str | None = None,
-    until: str | None = None,
-    only: list[str] | None = None,
+    from_stage: Stage | None = None,
+    until: Stage | None = None,
+    only: list[Stage] | None = None,
     fresh: bool = False,
     summary: str | None = None,
 ) -> dict[str, Any]:
@@ -44,8 +45,8 @@ def post_training(
 
     Args:
         recipe: path of a YAML file; `recipes/NAME.yaml` is the project's own where the working folder has none.
-        overrides: `field=value` changes to the recipe.
-        from_stage: run this stage and what is made from it.
+        overrides: `field=value` changes to the recipe, such as `rlvr.advantage=rloo`.
+        from_stage: run this stage and what is made from it; a kind, or the name of a stage in a recipe that names them.
         until: run this stage and what it is made from.
         only: run these stages only.
         fresh: run the chosen stages even where their artifacts exist.
@@ -55,18 +56,19 @@ def post_training(
     preflight.summary_file(summary)
     environment.check_reachable()
     selection = Selection(from_stage, until, tuple(only or ()))
-    prepared = handed_on.get() or Prepared.of(recipe, overrides, selection, fresh=fresh)
+    handed = handed_on.get()
+    prepared = handed or Prepared.of(recipe, overrides, selection, fresh=fresh)
     read, chosen = prepared.recipe, prepared.chosen
     pipeline = _begin(prepared, recipe, overrides)
-    done = dict(pipeline.before)
+    done, address = dict(pipeline.before), _page_of(pipeline)
     try:
         leases.close_abandoned()
         leases.close_unresponsive()
         show = progress()
         if deployed():
             show = page.Bars(show)
-            if pipeline.parent and pipeline.experiment_id and environment.tracking_uri().startswith("http"):
-                page.link(links.run(pipeline.experiment_id, pipeline.parent))
+            if address:
+                page.link(address)
         if read.concurrent_stages == 1:
             for number, stage in enumerate(chosen, 1):
                 later = chosen[number:]
@@ -83,12 +85,15 @@ def post_training(
         body = pipeline.close("FAILED" if isinstance(error, Exception) else "KILLED", error)
         if isinstance(error, Exception):
             _notify(read, body)
+            page.told(body, address)
         raise
     ahead.leave()
-    body = pipeline.close()
+    # a sweep closes several at once
+    body = pipeline.close(say=Closing() if handed or deployed() else lambda what: None)
     _notify(read, body)
     if summary:
         Path(summary).write_text(json.dumps(body, indent=1))
+    page.told(body, address)
     if body["evaluation"]:
         page.scores(markdown(body), f"{read.name}: benchmark scores")
     gate = body.get("gate") or {}
@@ -102,8 +107,11 @@ def _begin(prepared: Prepared, source: str, overrides: list[str] | None) -> Pipe
     """Check the recipe and open its run in MLflow. What fails here under a worker is told to people; elsewhere they are there."""
     read, chosen = prepared.recipe, prepared.chosen
     try:
-        if not preflight.passed(read, chosen):  # a sweep has looked already, in this process
+        looked = preflight.passed(read, chosen)  # by a sweep in this process, or by the command line
+        if not looked:
             preflight.require(read, prepared.will_run)
+        if not looked or handed_on.get():
+            page.planned(prepared)
         done = needed_before(read, chosen, plan(read)) if chosen != read.stage_names() else {}
         outbox.flush_all(read.tracking.timeout_s)
         mirrors.take_up()
@@ -114,6 +122,13 @@ def _begin(prepared: Prepared, source: str, overrides: list[str] | None) -> Pipe
         raise
     pipeline.before = dict(done)
     return pipeline
+
+
+def _page_of(pipeline: Pipeline) -> str | None:
+    """The page of the pipeline's run in MLflow; None where MLflow is no server, or has no run."""
+    if not (pipeline.parent and pipeline.experiment_id and environment.tracking_uri().startswith("http")):
+        return None
+    return links.run(pipeline.experiment_id, pipeline.parent)
 
 
 def _notify(recipe: Recipe, body: dict[str, Any]) -> None:
@@ -133,6 +148,7 @@ def _task(recipe: Recipe, stage: str) -> Any:
 def _finished(pipeline: Pipeline, done: dict[str, Artifact], result: StageResult) -> None:
     done[result.stage] = result.artifact
     pipeline.results[result.stage] = result
+    page.ended(result)
 
 
 def _side_by_side(

@@ -7,7 +7,8 @@ import time
 from typing import Any, TextIO
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import Progress, ProgressColumn, Task
+from rich.text import Text
 
 EVERY_S = 60.0
 
@@ -106,6 +107,53 @@ def _duration(seconds: float) -> str:
     return f"{total // 60} min {total % 60} s" if total < 3600 else f"{total // 3600} h {total % 3600 // 60} min"
 
 
+def line(width: int, stage: str, body: dict[str, Any], spent_s: float) -> str:
+    """Progress in one line of a terminal: the stage, how far it is and what is left always; the rest as far as there is room.
+
+    Args:
+        width: columns.
+        body: as `_describe` takes it.
+        spent_s: wall-clock seconds since the stage began.
+
+    >>> body = {"done": 30, "total": 90, "unit": "step", "rate": 0.5, "what": "reward 0.41"}
+    >>> line(40, "rlvr", body, 60)
+    'rlvr ━━━━──────── 30/90, 2 min 0 s left'
+    >>> line(60, "rlvr", body, 60)
+    'rlvr 30/90, 2 min 0 s left, 1 min 0 s spent, reward 0.41'
+    """
+    done = body["done"] if float(body["done"]).is_integer() else f"{body['done']:.1f}"
+    rate, what = body.get("rate"), body.get("achieved") or body.get("what", "")
+    ended = body["done"] >= body["total"]
+    parts = [f"{done:g}/{body['total']}" if isinstance(done, float) else f"{done}/{body['total']}"]
+    parts += [f"{_duration((body['total'] - body['done']) / rate)} left"] if rate and not ended else []
+    for extra in (f"{_duration(spent_s)} spent", what, _rate(rate, body.get("unit", "step")) if rate else ""):
+        if extra and len(", ".join([stage, *parts, extra])) < width:
+            parts.append(extra)
+    text = ", ".join(parts)
+    room = width - 1 - len(stage) - 1 - len(text) - 1
+    filled = _filled(min(28, room), body) if room >= 10 else ""
+    return f"{stage[: max(4, width - len(text) - 2)]} {filled}{text}"
+
+
+def _filled(cells: int, body: dict[str, Any]) -> str:
+    """A bar of so many columns, and a blank."""
+    full = int(cells * min(1.0, body["done"] / max(1, body["total"])))
+    return f"{'━' * full}{'─' * (cells - full)} "
+
+
+class _Drawn(ProgressColumn):
+    """One line, made anew for the width that the terminal has."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__()
+        self.console = console
+
+    def render(self, task: Task) -> Text:
+        """The stage at hand."""
+        spent_s = time.monotonic() - task.fields["began"]
+        return Text(line(self.console.width, task.fields["stage"], task.fields["body"], spent_s), no_wrap=True)
+
+
 class Bar:
     """Shows one stage at a time; called with its progress ({} before its first report, with `achieved` after the last), or None when it
     ends."""
@@ -113,30 +161,38 @@ class Bar:
     def __init__(self) -> None:
         self.progress: Progress | None = None
         self.task: Any = None
+        self.began: float | None = None
 
     def __call__(self, stage: str, body: dict[str, Any] | None) -> None:
         """Draw."""
         if body is None:
             if self.progress is not None:
                 self.progress.stop()
-                self.progress = self.task = None
+            self.progress = self.task = self.began = None
             return
+        self.began = self.began or time.monotonic()
         if not body:
             return
         if self.progress is None:
-            self.progress = Progress(
-                TextColumn("[bold]{task.fields[stage]:<9}"),
-                BarColumn(bar_width=28),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TimeElapsedColumn(),
-                TimeRemainingColumn(),
-                TextColumn("{task.fields[what]}"),
-                console=Console(stderr=True),
-                transient=False,
-            )
+            console = Console(stderr=True)
+            self.progress = Progress(_Drawn(console), console=console, transient=False)
             self.progress.start()
-            self.task = self.progress.add_task("", total=body["total"], stage=stage, rate="", what="")
-        rate = _rate(body["rate"], body["unit"]) if body.get("rate") else ""
-        what = body.get("achieved") or body.get("what", "")
-        self.progress.update(self.task, completed=body["done"], total=body["total"], rate=rate, what=what)
+            self.task = self.progress.add_task("", total=None, stage=stage, body=body, began=self.began)
+        self.progress.update(self.task, body=body)
+
+
+class Closing:
+    """Says what is done after the last stage: one changing line on a terminal, a line each in a log. Called with what begins."""
+
+    def __init__(self) -> None:
+        self.status = Status(quiet=not sys.stderr.isatty())
+
+    def __call__(self, what: str) -> None:
+        """Say it; an empty text ends it."""
+        if not what:
+            self.status.__exit__()
+            self.status.width = 0
+        elif sys.stderr.isatty():
+            self.status(what)
+        else:
+            print(f"{time.strftime('%H:%M:%S')} {what}", file=sys.stderr, flush=True)

@@ -22,11 +22,15 @@ environment.prepare()
 import httpx  # noqa: E402
 from prefect import flow, get_client  # noqa: E402
 from prefect.client.orchestration import SyncPrefectClient  # noqa: E402
-from prefect.client.schemas.filters import DeploymentFilter, FlowRunFilter  # noqa: E402
+from prefect.client.schemas.filters import DeploymentFilter, FlowFilter, FlowRunFilter  # noqa: E402
 from prefect.client.schemas.objects import FlowRun, State  # noqa: E402
 from prefect.client.schemas.sorting import FlowRunSort  # noqa: E402
+from prefect.context import FlowRunContext  # noqa: E402
 from prefect.events.filters import EventFilter  # noqa: E402
+from prefect.exceptions import ObjectNotFound  # noqa: E402
 from prefect.states import Cancelled, Crashed  # noqa: E402
+
+from tasks import gpu  # noqa: E402
 
 log = logging.getLogger("whetstone.upkeep")
 PROJECT_TAG, UNRESPONSIVE, RESTART_OF = "whetstone", "whetstone:unresponsive", "whetstone:restart-of:"
@@ -40,9 +44,11 @@ SKIPPED = "Deployment concurrency limit reached."
 """What Prefect says of a run that it cancels because the one before is still working."""
 IN_A_ROW = 3
 """Skipped runs of a deployment after which people are told, once until one is not skipped."""
+WORKS, IDLE = "upkeep", "upkeep: nothing to do"
+"""Names of an upkeep run: while it works, and where there was nothing to do. The next one deletes those: only the last is listed."""
 
 
-@flow(name="upkeep", persist_result=False, retries=2, retry_delay_seconds=20)
+@flow(name="upkeep", flow_run_name=WORKS, persist_result=False, retries=2, retry_delay_seconds=20)
 def upkeep(unresponsive_after_s: int = UNRESPONSIVE_S, restarts: int = 2) -> dict[str, Any]:
     """Close what crashed processes and machines have left open.
 
@@ -59,8 +65,31 @@ def upkeep(unresponsive_after_s: int = UNRESPONSIVE_S, restarts: int = 2) -> dic
         done["flow runs given up"] = give_up(client, unresponsive_after_s)
         done["people told"] = tell(client)
         done["flow runs restarted"] = restart(client, restarts)
+        tidy(client, done, FlowRunContext.get())
     log.info("upkeep: %s", ", ".join(f"{name} {count}" for name, count in done.items()))
     return done
+
+
+def tidy(client: SyncPrefectClient, done: dict[str, Any], context: FlowRunContext | None) -> int:
+    """Name this run after what it did, and delete earlier ones that did nothing; returns how many.
+
+    Args:
+        done: what was done → how often.
+        context: of this run; nothing happens outside one.
+    """
+    if context is None or context.flow_run is None:
+        return 0
+    own = context.flow_run
+    work = ", ".join(f"{name} {count}" for name, count in done.items() if count and name != "uploads pending")
+    client.update_flow_run(own.id, name=f"{WORKS}: {work}" if work else IDLE)
+    ended = FlowRunFilter.model_validate({"state": {"type": {"any_": ["COMPLETED", "CANCELLED"]}}})
+    of_flow = FlowFilter.model_validate({"id": {"any_": [own.flow_id]}})
+    runs = client.read_flow_runs(flow_filter=of_flow, flow_run_filter=ended, limit=200)
+    empty = [r for r in runs if r.id != own.id and (r.name == IDLE or r.start_time is None)]
+    for run in empty:
+        with contextlib.suppress(ObjectNotFound):  # somebody else has deleted it
+            client.delete_flow_run(run.id)
+    return len(empty)
 
 
 def give_up(client: SyncPrefectClient, unresponsive_after_s: int) -> int:
@@ -159,9 +188,8 @@ def restart(client: SyncPrefectClient, limit: int) -> int:
         replaced = any(_takes_over(other, run) for other in others)
         if replaced or len(again) >= limit or run.deployment_id is None:
             continue
-        tags = {t for t in run.tags if t not in (UNRESPONSIVE, TOLD) and not t.startswith(RESTART_OF)} | {
-            f"{RESTART_OF}{origin}"
-        }
+        of_attempt = (UNRESPONSIVE, TOLD, RESTART_OF, gpu.HOLDS, gpu.WAITS)
+        tags = {t for t in run.tags if not t.startswith(of_attempt)} | {f"{RESTART_OF}{origin}"}
         key = f"{RESTART_OF}{origin}:{len(again)}"  # two upkeeps at once start one
         client.create_flow_run_from_deployment(
             run.deployment_id, parameters=run.parameters, tags=tags, idempotency_key=key

@@ -7,7 +7,7 @@ import logging
 import os
 import socket
 import time
-from collections.abc import Container
+from collections.abc import Callable, Container
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -285,7 +285,12 @@ class Pipeline:
         node = self.recipe.node(stage)
         return node.kind.shown(node)
 
-    def close(self, status: str = "FINISHED", error: BaseException | None = None) -> dict[str, Any]:
+    def close(
+        self,
+        status: str = "FINISHED",
+        error: BaseException | None = None,
+        say: Callable[[str], None] = lambda what: None,
+    ) -> dict[str, Any]:
         """End the parent run: scores, links to stages and checkpoints, the last checkpoint registered. Returns the summary.
 
         What is to be told waits in the outbox until MLflow has taken it. A run that was stopped is only marked, because somebody
@@ -293,14 +298,16 @@ class Pipeline:
 
         Args:
             error: what has ended a run that failed.
+            say: told what is sent and waited for, and an empty text at the end.
         """
         summary = self.summary() | ({"failed": _failed(error)} if error is not None and status == "FAILED" else {})
         if not self.recorded:
-            self._record(status, summary)
+            self._record(status, summary, say)
+        say("waiting for mirrors" if self.recipe.tracking.mirror else "")
         mirrors.close(mirrors.AT_THE_END_S if status == "FINISHED" else 1.0)
         return summary
 
-    def _record(self, status: str, summary: dict[str, Any]) -> None:
+    def _record(self, status: str, summary: dict[str, Any], say: Callable[[str], None]) -> None:
         """Tell MLflow and the index that the parent run has ended."""
         if self.alive:
             self.alive.stop()
@@ -309,6 +316,7 @@ class Pipeline:
         if self.parent and status == "KILLED":
             told = self._mark_killed(summary)
         elif self.parent:
+            say("sending scores and models to MLflow")
             entry = outbox.add_run(self.parent, self._told(status, summary, metrics))
             wait = self.recipe.tracking.timeout_s
             arrived = outbox.flush(entry, TimeBudget(wait if status == "FINISHED" else min(wait, FAILURE_S)))
@@ -322,6 +330,7 @@ class Pipeline:
         elif self.claim:
             self.claim.release()
         if self.parent and status != "KILLED":
+            say("sending answers and rollouts to MLflow")
             self._show_answers(TimeBudget(min(ANSWERS_S, self.recipe.tracking.timeout_s) if arrived else 0.0))
 
     def _show_answers(self, patience: TimeBudget) -> None:

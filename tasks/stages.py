@@ -231,6 +231,7 @@ def _run(
     _clear_scraps(work)
     try:
         with slot(kind):
+            began = time.monotonic()  # what it waited for is no part of what it takes
             metrics = process.run(node.kind.module, work, job_of(node, done), tick, partial(ahead.take, node))
         outcome = achieved.achieved(kind, work / SPOOL)
         if show and outcome:
@@ -247,24 +248,21 @@ def _run(
     seconds = before + time.monotonic() - began
     _report_folder(kind, work)
     tracker.finish(patience)
-    measured = int(time.time() * 1000)
-    body = {
-        "parts": parts,
-        "numbers": metrics,
-        "seconds": round(seconds, 3),
-        "recipe": recipe.name,
-        "name": stage,
-        "run_id": tracker.run_id,
-        "pipeline_run": parent,
-        "alarms": alarms.alarms_of(work / SPOOL),
-    } | ({"makes": node.kind.makes} if brought_by(kind) else {})
-    upload = {"stage": kind, "name": stage, "key": key, "parent": parent, "about": about, "time": measured}
+    body = _manifest(node, parts, work) | {"numbers": metrics, "seconds": round(seconds, 3), "run_id": tracker.run_id}
+    upload: dict[str, Any] = {"stage": kind, "name": stage, "key": key, "parent": parent, "about": about}
     upload |= _upload(node, done, _steps(work, metrics)) | {"tags": {"whetstone.achieved": outcome} if outcome else {}}
+    upload |= {"time": int(time.time() * 1000)}
     outbox.note(work, upload)
-    artifact = artifacts.put(work / "out", runs_folder(), kind, key, body)
+    artifact = artifacts.put(work / "out", runs_folder(), kind, key, body | {"pipeline_run": parent})
     mirrored.finish("FINISHED", artifact.path)
     outbox.flush(outbox.add(work), patience)
     return StageResult(stage, "ran", artifact, why, seconds, outbox.uploaded(artifact.path).models)
+
+
+def _manifest(node: Node, parts: dict[str, Any], work: Path) -> dict[str, Any]:
+    """What the manifest of an artifact says of the stage that made it."""
+    body = {"parts": parts, "recipe": node.recipe.name, "name": node.name, "alarms": alarms.alarms_of(work / SPOOL)}
+    return body | ({"makes": node.kind.makes} if brought_by(node.kind.name) else {})
 
 
 def _under_its_name(error: BaseException, node: Node) -> BaseException:

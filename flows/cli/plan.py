@@ -53,6 +53,7 @@ def command(arguments: argparse.Namespace) -> int:
 def _plan(arguments: argparse.Namespace) -> int:
     from pipelines.base.errors import UserError
     from tasks.preflight import check as preflight
+    from tasks.preflight import estimate
 
     options = [arguments.limit, arguments.prompt_tokens, arguments.gpus, arguments.config]
     if not arguments.memory and any(options):
@@ -67,7 +68,7 @@ def _plan(arguments: argparse.Namespace) -> int:
             gpus=arguments.gpus, config=arguments.config,
         )  # fmt: skip
     planned, will_run = prepared.planned, prepared.will_run
-    asked = _asked(recipe, planned)
+    asked, taken = _asked(recipe, planned), estimate.durations(recipe, will_run)
     if arguments.json:
         preflight.require(recipe, will_run)  # before anything is printed: a program reads one document
         print(
@@ -79,6 +80,7 @@ def _plan(arguments: argparse.Namespace) -> int:
                         "action": p.action,
                         "why": p.why,
                         "key": p.key,
+                        **({"expected": asdict(taken[p.stage])} if p.stage in taken else {}),
                         **({"endpoints": [asdict(each) for each in asked[p.stage]]} if asked.get(p.stage) else {}),
                     }
                     for p in planned
@@ -93,6 +95,7 @@ def _plan(arguments: argparse.Namespace) -> int:
         print(drawing.mermaid(recipe, {p.stage: p.action for p in planned}))
     else:
         print(drawing.plan(recipe, planned))
+        print("".join(f"{stage} takes {time}\n" for stage, time in taken.items()), end="")
         print("".join(f"{each}\n" for listed in asked.values() for each in listed), end="")
         if recipe.gate is not None:
             from tasks.promotion import nightly

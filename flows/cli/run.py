@@ -56,7 +56,7 @@ def command(arguments: argparse.Namespace) -> int:
         return code
     print()
     table.show(body)
-    _farewell(body)
+    _farewell(body, time.monotonic() - began)
     return code
 
 
@@ -133,11 +133,16 @@ def _flow(arguments: argparse.Namespace, prepared: Any, told: Callable[[], None]
     return body
 
 
-def _farewell(body: dict[str, Any]) -> None:
+def _farewell(body: dict[str, Any], seconds: float) -> None:
+    """Say what the command took, and where everything is.
+
+    Args:
+        seconds: of wall-clock time, the starts and ends of servers included; `body` has those of the run in MLflow.
+    """
     from flows import table
     from tasks.tracking import links
 
-    print(f"\nrun {body['parent_run_id']} took {body['seconds']:.1f} s")
+    print(f"\nrun {body['parent_run_id']} took {seconds:.1f} s")
     models = [folder for about in body["stages"].values() if (folder := Path(about["artifact"]) / "model").is_dir()]
     if models:
         print(f"model:   {models[-1]}")

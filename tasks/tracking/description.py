@@ -34,6 +34,7 @@ def note(
     answer_links: dict[str, str],
     origin: dict[str, str] | None = None,
     file_link: Callable[[str, str], str] = lambda run, file: "",
+    curves: str = "",
 ) -> str:
     """The description at the top of the pipeline's page: what failed, scores as a table, gains, and links to the stages' runs.
 
@@ -43,6 +44,7 @@ def note(
         answer_links: "sft → rlvr" → address of the page that puts the answers of both side by side.
         origin: tags that say what started the run.
         file_link: run id and file → address of the file in MLflow.
+        curves: address of the learning curves of the experiment's runs.
     """
     lines = [*_failure(summary.get("failed"), run_link, file_link), *_scores(summary["evaluation"])]
     for task, steps in summary["differences"].items():
@@ -62,6 +64,8 @@ def note(
     lines += ["", "Stages: " + ", ".join(links)] if links else []
     if answer_links:
         lines.append("Answers side by side: " + ", ".join(f"[{step}]({url})" for step, url in answer_links.items()))
+    if curves and links:
+        lines.append(f"Learning curves over runs: [a line for each arm, averaged over seeds]({curves})")
     return "\n".join([*lines, *(["", opened(origin or {})] if opened(origin or {}) else [])]).strip()
 
 

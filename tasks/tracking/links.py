@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 from pipelines.base.secrets import redact
 from tasks.environment import home, prefect_api, tracking_uri
 
-VIEW, SEEDS_VIEW = "whetstone", "whetstone-seeds"
-"""Our saved views: pipeline runs with their scores, and the same averaged over seeds."""
+VIEW, SEEDS_VIEW, CURVES_VIEW = "whetstone", "whetstone-seeds", "whetstone-curves"
+"""Our saved views: pipeline runs with their scores, the same averaged over seeds, and the learning curves of their stages."""
 TRAINING = {"workflowType": "machine_learning"}
 
 

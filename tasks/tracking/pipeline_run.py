@@ -139,7 +139,8 @@ def _note(summary: dict[str, Any], own: str, body: dict[str, Any]) -> str:
         f"{before} → {after}": links.inside(links.answers(elsewhere[answers[after]], answers[after], answers[before]))
         for before, after in pairwise(answers)
     }
-    return description.note(summary, address, beside, body.get("origin"), file)
+    curves = links.inside(links.runs(own, links.CURVES_VIEW, charts=True))
+    return description.note(summary, address, beside, body.get("origin"), file, curves)
 
 
 def _experiment(run_id: str) -> str | None:

@@ -1,4 +1,4 @@
-"""Saved views of an experiment, written as MLflow's page writes them: pipeline runs, with what differs and what it did.
+"""Saved views of an experiment, written as MLflow's page writes them: pipeline runs, with what differs and what it did; learning curves.
 
 A view is a tag of the experiment; the page opens it by `viewStateShareKey` (`tasks.tracking.links`). MLflow has no call for it, so the
 form is pinned by tests that look at the page in a browser.
@@ -14,7 +14,7 @@ from typing import Any
 
 from pipelines.recipe.settings import CHECKPOINTS
 from tasks.tracking.client import client
-from tasks.tracking.links import SEEDS_VIEW, VIEW
+from tasks.tracking.links import CURVES_VIEW, SEEDS_VIEW, VIEW
 from tasks.tracking.names import clean
 from tasks.tracking.record import HEADLINES
 
@@ -23,6 +23,12 @@ MOST_PARAMS, MOST_SCORES, LOOK_AT = 12, 8, 200
 PIPELINES = "tags.`whetstone.kind` = 'pipeline'"
 SEEDS = ("seed", "rlvr.seed")
 """The parameters in which the seeds of one setting differ: a sweep sets RLVR's own."""
+STAGES, ARM = "tags.`whetstone.kind` = 'stage'", "whetstone.arm"
+CURVES = (
+    "reward/mean", "reward/correct", "rollout/length_mean", "rollout/truncated_share", "policy/entropy", "mismatch/kl", "loss/heldout",
+    "loss/train", "optimizer/grad_norm",
+)  # fmt: skip
+"""Learning curves that are drawn, those of rewards first."""
 DIFFERENCE_GROUPS = ["Model metrics", "Parameters"]
 
 
@@ -36,11 +42,33 @@ def update_views(experiment_id: str) -> None:
         VIEW: ("Whetstone: pipeline runs", _state(params, metrics, None)),
         SEEDS_VIEW: ("Whetstone: averaged over seeds", _state(params, metrics, but_seeds(params))),
     }
+    stages = to.search_runs([experiment_id], STAGES, order_by=["attributes.start_time DESC"], max_results=LOOK_AT)
+    kind, curves = learning([(r.data.tags.get("whetstone.stage_kind", ""), set(r.data.metrics)) for r in stages])
+    if curves:
+        views[CURVES_VIEW] = ("Whetstone: learning curves", _curves_state(kind, curves))
     tags = to.get_experiment(experiment_id).tags
     for key, (name, state) in views.items():
         kept = decode(tags.get(TAG + key))
         if kept is None or kept[1] != state:
             to.set_experiment_tag(experiment_id, TAG + key, encode(name, state))
+
+
+def learning(stages: list[tuple[str, set[str]]]) -> tuple[str, list[str]]:
+    """The kind of stage whose curves are drawn, and these curves: what learns from rewards before what fits data.
+
+    Args:
+        stages: kind and metrics of each stage's run, the newest first.
+
+    >>> learning([("sft", {"loss/train"}), ("rlvr", {"policy/entropy", "reward/mean"}), ("evaluate", set())])
+    ('rlvr', ['reward/mean', 'policy/entropy'])
+    >>> learning([("evaluate", {"sft/x/pass_at_1"})])
+    ('', [])
+    """
+    ranked = [(min((CURVES.index(m) for m in metrics if m in CURVES), default=None), kind) for kind, metrics in stages]
+    first = min((place for place, _ in ranked if place is not None), default=None)
+    kind = next((kind for place, kind in ranked if place is not None and place == first), "")
+    logged = {m for each, metrics in stages if each == kind for m in metrics}
+    return kind, [m for m in CURVES if m in logged] if kind else []
 
 
 def differing(params: list[dict[str, str]]) -> list[str]:
@@ -97,12 +125,29 @@ def _rank(name: str, wanted: list[str]) -> int:
     return wanted.index(metric) if metric in wanted else len(wanted)
 
 
-def _state(params: list[str], metrics: list[str], group_by: list[str] | None) -> dict[str, Any]:
-    columns = [f"metrics.`{m}`" for m in metrics] + [f"params.`{p}`" for p in params]
-    columns += ["attributes.`Duration`"]
-    keys = [{"mode": "param", "groupByData": name} for name in group_by or []]
+def _curves_state(kind: str, metrics: list[str]) -> dict[str, Any]:
+    """Runs of one kind of stage, a line for each arm, averaged over its seeds."""
+    columns = [f"metrics.`{m}`" for m in metrics] + [f"tags.`{ARM}`", "attributes.`Duration`"]
+    keys = [{"mode": "tag", "groupByData": ARM}]
+    chosen = f"{STAGES} and tags.`whetstone.stage_kind` = '{kind}'"
+    return _table(chosen, columns, keys) | {
+        "compareRunSections": [{"uuid": "curves", "name": "Learning curves", "display": True, "isReordered": True}],
+        "compareRunCharts": [
+            {
+                "type": "LINE", "uuid": f"curves-{m}", "metricSectionId": "curves", "runsCountToCompare": 20, "deleted": False,
+                "isGenerated": False, "metricKey": m, "selectedMetricKeys": [m], "xAxisKey": "step", "xAxisScaleType": "linear",
+                "yAxisKey": "metric", "scaleType": "linear", "lineSmoothness": 0, "selectedXAxisMetricKey": "", "yAxisExpressions": [],
+                "useGlobalLineSmoothing": False, "useGlobalXaxisKey": False,
+            }
+            for m in metrics
+        ],
+    }  # fmt: skip
+
+
+def _table(chosen: str, columns: list[str], group_by: list[dict[str, str]]) -> dict[str, Any]:
+    """The list of runs in a view: which, with which columns, grouped by what."""
     return {
-        "searchFilter": PIPELINES,
+        "searchFilter": chosen,
         "orderByKey": "attributes.start_time",
         "orderByAsc": False,
         "startTime": "ALL",
@@ -110,8 +155,16 @@ def _state(params: list[str], metrics: list[str], group_by: list[str] | None) ->
         "datasetsFilter": [],
         "modelVersionFilter": "All Runs",
         "selectedColumns": columns,
-        "groupBy": {"aggregateFunction": "average", "groupByKeys": keys} if keys else None,
+        "groupBy": {"aggregateFunction": "average", "groupByKeys": group_by} if group_by else None,
         "isAccordionReordered": True,  # else the page sorts its own sections before these
+    }
+
+
+def _state(params: list[str], metrics: list[str], group_by: list[str] | None) -> dict[str, Any]:
+    columns = [f"metrics.`{m}`" for m in metrics] + [f"params.`{p}`" for p in params]
+    columns += ["attributes.`Duration`"]
+    keys = [{"mode": "param", "groupByData": name} for name in group_by or []]
+    return _table(PIPELINES, columns, keys) | {
         "compareRunSections": [
             {"uuid": "scores", "name": "Scores", "display": True, "isReordered": True},
             {"uuid": "settings", "name": "What differs, and what it did", "display": True, "isReordered": True},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 
 import deployed
@@ -34,12 +35,20 @@ def test_a_schedule_fires(tmp_path):
     toys.recipe(tmp_path)
     try:
         site.start()
-        for _ in range(2):  # safe to repeat
+        for mark in (
+            "more",
+            "less",
+        ):  # safe to repeat; the first time with one deployment more, and from a relative path
             soon = (datetime.now(UTC) + timedelta(seconds=60)).isoformat()
             schedule = {"interval": 3600, "anchor_date": soon, "slug": "soon"}
-            site.run(
-                "flows.cli.main", "deploy", "--file", str(deployed.write_deployments(tmp_path, schedules=[schedule]))
-            )
+            file = deployed.write_deployments(tmp_path, schedules=[schedule])
+            if mark == "more":
+                body = yaml.safe_load(file.read_text())
+                body["deployments"].append(body["deployments"][1] | {"name": "former"})
+                file.write_text(yaml.safe_dump(body))
+            told = site.run("flows.cli.main", "deploy", "--file", os.path.relpath(file, toys.ROOT))
+            names = [d["name"] for d in site.ask("/deployments/filter", {})]
+            assert ("former" in names) == (mark == "more") == ("removed post-training/former" not in told)
         automations = [a["name"] for a in site.ask("/automations/filter", {})]
         assert sorted(automations) == [
             "whetstone: a flow run without heartbeats is Crashed",
@@ -49,8 +58,14 @@ def test_a_schedule_fires(tmp_path):
         assert nightly["pull_steps"] == [] and nightly["work_queue_name"] == "gpu"
         assert nightly["concurrency_options"]["collision_strategy"] == "CANCEL_NEW"
         from_stage = nightly["parameter_openapi_schema"]["properties"]["from_stage"]
-        assert [kind["type"] for kind in from_stage["anyOf"]] == ["string", "null"], "any recipe's stages, by name"
+        choices, named, nothing = from_stage["anyOf"]
+        assert {"sft", "rlvr", "preference"} <= set(choices["enum"]) and nothing["type"] == "null"
+        assert named["type"] == "string" and "enum" not in named, "any recipe's stages, by name"
         assert from_stage["description"].startswith("run this stage")
+        form = site.ask("/deployments/name/sft/stage")["parameter_openapi_schema"]["properties"]
+        assert all(field["description"] for field in form.values())
+        digits = site.ask("/deployments/name/promotion/on-demand")["parameter_openapi_schema"]["properties"]["run"]
+        assert "integer" in [kind["type"] for kind in digits["anyOf"]], "12345678 is an id too"
         wanted = {
             "deployments": {"id": {"any_": [nightly["id"]]}},
             "flow_runs": {"state": {"type": {"any_": ["COMPLETED"]}}},
@@ -61,9 +76,24 @@ def test_a_schedule_fires(tmp_path):
         assert run["name"] == "toy"
         shown = site.ask("/artifacts/filter", {"artifacts": {"flow_run_id": {"any_": [run["id"]]}}})
         about = {a["key"]: a for a in shown}
-        assert {"mlflow", "benchmarks", "progress-sft", "progress-rlvr"} <= set(about)
+        assert {"mlflow", "benchmarks", "run", "progress-sft", "progress-rlvr"} <= set(about)
+        parent_page = "[This run in MLflow](http"
+        assert about["run"]["description"] == "toy: ran curate, sft, rlvr, evaluate"
+        assert "| sft | ran |" in about["run"]["data"] and parent_page in about["run"]["data"]
+        logs = site.ask("/logs/filter", {"logs": {"flow_run_id": {"any_": [run["id"]]}}})
+        lines = [line["message"] for line in logs]
+        assert "curate: will run: it has not run before" in lines and any(
+            line.startswith("rlvr: ran in") for line in lines
+        )
         assert about["progress-rlvr"]["data"] == 100 and "workflowType=machine_learning" in about["mlflow"]["data"]
         (parent,) = [r for r in site.mlflow() if r.data.tags["whetstone.kind"] == "pipeline"]
+        tags = parent.data.tags
+        assert (tags["whetstone.trigger"], tags["whetstone.prefect.deployment"]) == (
+            "schedule",
+            "post-training/nightly",
+        )
+        assert tags["whetstone.prefect.url"].endswith(f"/runs/flow-run/{run['id']}")
+        assert tags["whetstone.prefect.url"] in tags["mlflow.note.content"]
         assert parent.info.status == "FINISHED" and parent.info.run_id in about["mlflow"]["data"]
         assert {"sft/palindromes/pass_at_1", "rlvr/palindromes/pass_at_1"} <= set(parent.data.metrics)
     finally:

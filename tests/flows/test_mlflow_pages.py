@@ -37,6 +37,21 @@ def seen(address: str, profile) -> str:
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", text)))
 
 
+def _with_curves(*pipelines):
+    """Rewards of four steps in the RLVR stage of each, as training logs them."""
+    from mlflow.entities import Metric
+
+    from tasks.tracking import api as tracking
+    from tasks.tracking import outbox, views
+
+    for pipeline in pipelines:
+        run = outbox.uploaded(pipeline.results["rlvr"].artifact.path).run_id
+        tracking.client().log_batch(
+            run, [Metric("reward/mean", 0.1 * step, 1_700_000_000_000, step) for step in range(1, 5)]
+        )
+    views.update_views(pipelines[0].experiment_id)
+
+
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory):
     """A server with two pipeline runs that differ in one setting."""
@@ -56,6 +71,7 @@ def pages(tmp_path_factory):
             recipe = toys.recipe(folder)
             first = chain.run(recipe)
             second = chain.run(recipe, "rlvr.advantage=rloo", mark="b")
+            _with_curves(first, second)
             yield first, second, folder / "profile"
 
 
@@ -83,6 +99,17 @@ def test_the_view_over_seeds_is_grouped(pages):
     first, _, profile = pages
     text = seen(links.runs(first.experiment_id, links.SEEDS_VIEW), profile)
     assert "Group by: rlvr.advantage.kind" in text and "(average)" in text
+
+
+def test_learning_curves_have_a_line_for_each_arm(pages):
+    from tasks.tracking import links
+
+    first, _, profile = pages
+    text = seen(links.runs(first.experiment_id, links.CURVES_VIEW, charts=True), profile)
+    assert "Whetstone: learning curves" in text and "Learning curves (1)" in text.replace(
+        "Learning curves 1", "Learning curves (1)"
+    )
+    assert "reward/mean" in text and "whetstone.arm: rlvr.advantage rloo" in text and "whetstone.arm: toy" in text
 
 
 def test_the_run_page_has_the_note_and_its_models(pages):

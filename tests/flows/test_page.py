@@ -88,3 +88,33 @@ def test_a_server_that_is_away_stops_nobody(sent):
     sent.away.clear()
     wait_for(lambda: ("progress-sft", 25.0) in sent)
     bars("sft", None)
+
+
+BODY = {
+    "recipe": "toy", "seed": 0, "experiment_id": "1", "evaluation": {},
+    "stages": {
+        "curate": {"status": "reused", "why": "nothing it reads has changed", "seconds": 0.0, "run_id": "c" * 32},
+        "sft": {"status": "ran", "why": "sft.steps changed 1 | 2", "seconds": 12.3, "run_id": "5" * 32},
+    },
+}  # fmt: skip
+
+
+def test_the_story_of_a_run_says_what_was_done_and_why():
+    text = page.story(BODY, "http://h/#/experiments/1/runs/p")
+    assert text.startswith("**toy: ran sft; reused curate**\n\n[This run in MLflow](http://h/#/experiments/1/runs/p)")
+    assert "| curate | reused | nothing it reads has changed | – |  |" in text
+    assert "| sft | ran | sft.steps changed 1 / 2 | 12 s | [MLflow](" in text and "5" * 32 in text
+    assert "MLflow" not in page.story(BODY, None), "the embedded store has no pages"
+
+
+def test_the_story_of_a_failure_begins_with_it():
+    failed = {"stage": "rlvr", "error": "the stage ended with exit code 3.", "log": ["the last line"]}
+    text = page.story(BODY | {"failed": failed}, None)
+    assert text.startswith("**toy: ran sft; reused curate; rlvr failed**\n\nthe stage ended with exit code 3.")
+    assert "the last line" in text
+
+
+def test_outside_a_flow_nothing_is_sent():
+    page.planned([None])
+    page.ended(None)
+    page.told({}, None)

@@ -31,7 +31,7 @@ def run(tmp_path, monkeypatch, home):
         return StageResult(stage, "ran", SimpleNamespace(path=Path(stage), key="k", run_id=None), "", 1.0)
 
     pipeline = SimpleNamespace(results={}, parent="p", experiment_id=None, name="toy")
-    pipeline.close = lambda status="FINISHED", error=None: (
+    pipeline.close = lambda status="FINISHED", error=None, say=print: (
         closed.append(status) or {"evaluation": {}, "stages": list(pipeline.results)}
     )
     given = [Planned(s, "reuse", "", artifact=SimpleNamespace(path=Path(s))) for s in FOUR]  # type: ignore[arg-type]
@@ -88,7 +88,7 @@ def test_a_gate_that_stops_the_run_is_a_state_of_its_own_and_keeps_the_result(ru
         "failed": failed,
     }
     body = {"evaluation": {}, "stages": {}, "gate": gate}
-    monkeypatch.setattr(post_training.Pipeline.open(), "close", lambda status="FINISHED": body)
+    monkeypatch.setattr(post_training.Pipeline.open(), "close", lambda status="FINISHED", **_: body)
     result = run()[0]
     if not failed:
         assert result is body

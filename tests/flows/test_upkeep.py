@@ -177,3 +177,30 @@ def test_a_run_that_a_person_cancelled_and_other_deployments_are_in_no_row(told)
 def test_a_recipe_that_names_nobody_or_is_not_here_tells_nobody(told, parameters):
     client = Client(nightly(Crashed(), 1, parameters=parameters))
     assert upkeep.tell(client) == 0 and not told and upkeep.TOLD not in client.runs[0].tags
+
+
+def test_an_upkeep_says_what_it_did_and_the_last_idle_one_is_enough():
+    """Named after its work; what did nothing, or never began, is deleted by the next one, and nothing else is."""
+    own, idle, worked = flow_run(Running(), name="upkeep"), flow_run(Completed()), flow_run(Completed())
+    idle.name, worked.name = upkeep.IDLE, "upkeep: flow runs restarted 1"
+    missed, stopped = flow_run(Cancelled(), start_time=None), flow_run(Cancelled(), name="upkeep")
+    kept = {own.id: own, idle.id: idle, worked.id: worked, missed.id: missed, stopped.id: stopped}
+
+    class Server:
+        def update_flow_run(self, run, name):
+            kept[run].name = name
+
+        def read_flow_runs(self, flow_filter, flow_run_filter, limit):
+            assert flow_filter.id.any_ == [own.flow_id]
+            types = flow_run_filter.state.type.any_
+            return [r for r in kept.values() if r.state.type in types]
+
+        def delete_flow_run(self, run):
+            del kept[run]
+
+    context = SimpleNamespace(flow_run=own)
+    assert upkeep.tidy(Server(), {"uploads sent": 0, "flow runs restarted": 0}, context) == 2
+    assert own.name == upkeep.IDLE and [*kept] == [own.id, worked.id, stopped.id]
+    assert upkeep.tidy(Server(), {"uploads sent": 2, "flow runs restarted": 0}, context) == 0
+    assert own.name == "upkeep: uploads sent 2"
+    assert upkeep.tidy(Server(), {}, None) == 0

@@ -32,6 +32,7 @@ def limit(monkeypatch):
     monkeypatch.setattr(gpu, "concurrency", concurrency)
     monkeypatch.setattr(gpu, "deployment", SimpleNamespace(id=str(uuid4())))
     monkeypatch.setattr(gpu, "RETRY_S", 0.0)
+    monkeypatch.setattr(gpu, "flow_run", SimpleNamespace(id=None))
     return state
 
 
@@ -82,3 +83,50 @@ def test_a_place_that_cannot_be_given_back_costs_no_result(limit, caplog):
     with gpu.slot("rlvr"):
         pass
     assert "lease" in caplog.text
+
+
+def taken():
+    """What Prefect's client raises while somebody else has the place."""
+    error = gpu.ConcurrencySlotAcquisitionError("423")
+    error.__cause__ = httpx.HTTPStatusError("423", request=None, response=httpx.Response(423))
+    return error
+
+
+def wrapped(cause):
+    error = gpu.ConcurrencySlotAcquisitionError("unable")
+    error.__cause__ = cause
+    return error
+
+
+def test_a_stage_that_waits_says_for_whom_and_again_when_that_changes(limit, monkeypatch, caplog):
+    who = iter(["a", "a", "b"])
+    monkeypatch.setattr(gpu, "holders", lambda: next(who))
+    limit.answers = [taken(), taken(), wrapped(httpx.ConnectError("away")), taken()]
+    with gpu.slot("sft"):
+        assert limit.held == 1
+    said = [r.getMessage() for r in caplog.records if "held by" in r.getMessage()]
+    assert said == [f"sft: waits for a place on the GPU, held by {name}" for name in "ab"]
+    assert "has a place on the GPU after" in caplog.text and "does not answer" in caplog.text
+    assert all(options["max_retries"] == 0 for _, options in limit.asked), "or nobody would be told"
+
+
+def test_a_flow_run_is_tagged_while_any_of_its_stages_has_the_place(monkeypatch):
+    run = SimpleNamespace(id=uuid4(), tags=["whetstone"])
+    told = []
+
+    class Client(contextlib.AbstractContextManager):
+        def __exit__(self, *_):
+            return None
+
+        def read_flow_run(self, _):
+            return run
+
+        def update_flow_run(self, _, tags):
+            run.tags = sorted(tags)
+            told.append(run.tags)
+
+    monkeypatch.setattr(gpu, "get_client", lambda **_: Client())
+    monkeypatch.setattr(gpu, "flow_run", SimpleNamespace(id=str(run.id)))
+    with gpu._tagged(gpu.HOLDS), gpu._tagged(gpu.HOLDS):
+        assert run.tags == ["whetstone", gpu.HOLDS]
+    assert told == [["whetstone", gpu.HOLDS], ["whetstone"]]
