@@ -22,6 +22,9 @@ from pipelines.data.records import Stop
 from pipelines.engine import models
 from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
+from pipelines.engine.server_transfer import ROUTES
+from pipelines.engine.vllm_worker import whetstone_group
+from pipelines.engine.vllm_worker.whetstone_worker import Update
 
 LOADING = threading.Lock()
 """transformers loads one model at a time: the threads of two stand-ins would mix their state."""
@@ -41,6 +44,9 @@ class StandIn(ThreadingHTTPServer):
         self.adapters = {}
         self.noise = 0.0
         """Added to the log-probabilities of completions, as another engine's rounding is."""
+        self.transfer = None
+        """`Receiver` of weights that are sent; None: it has no weight transfer."""
+        self.paused = False
         self.odd = {}
         """Path → (status, text) of every answer there, or how often the connection ends without one."""
         self.dies_after = None
@@ -115,6 +121,58 @@ class StandIn(ThreadingHTTPServer):
         return [None] + [{str(token): {"logprob": float(logp[i, token])}} for i, token in enumerate(tokens[1:])]
 
 
+class Receiver:
+    """A server's side of vLLM's weight transfer, with vLLM's order of calls: tensors are put into the model one by one.
+
+    Args:
+        server: the stand-in.
+        dies_at: number of tensors after which it fails.
+        swallows: names whose tensors it takes and does not use.
+    """
+
+    def __init__(self, server, dies_at=None, swallows=()):
+        self.server, self.dies_at, self.swallows = server, dies_at, swallows
+        self.group, self.active, self.joined, self.bytes = None, False, 0, 0
+
+    def call(self, path, body):
+        """One of the routes; AssertionError where vLLM would fail."""
+        server = self.server
+        if path == "/pause":
+            server.paused = True
+        elif path == "/resume":
+            server.paused = False
+        elif path == "/init_weight_transfer_engine":
+            self.group, self.joined = (
+                whetstone_group.join(whetstone_group.Meeting(**body["init_info"]), 1),
+                self.joined + 1,
+            )
+        elif path == "/start_weight_update":
+            assert self.group is not None and not self.active
+            self.active = True
+            if server.sampler is None:
+                with LOADING:
+                    server.load()
+        elif path == "/update_weights":
+            assert self.active and server.paused
+            self.receive(Update(**body["update_info"]))
+        elif path == "/finish_weight_update":
+            assert self.active
+            self.active = False
+
+    def receive(self, update):
+        model = self.server.sampler.model
+        places = model.state_dict()
+        for number, (name, dtype, shape) in enumerate(zip(update.names, update.dtypes, update.shapes, strict=True)):
+            if number == self.dies_at:
+                self.active, self.group = False, None
+                raise AssertionError(f"no room for {name}")
+            tensor = torch.empty(shape, dtype=getattr(torch, dtype))
+            self.group.broadcast(tensor, 0).wait()
+            self.bytes += tensor.numel() * tensor.element_size()
+            if name not in self.swallows:
+                places[name].copy_(tensor)
+
+
 class Handler(BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
@@ -131,12 +189,19 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(200, {})
         if self.path.startswith("/server_info") and self.server.about:
             return self.answer(200, {"vllm_config": self.server.about})
+        if self.path == "/openapi.json" and self.server.transfer is not None:
+            return self.answer(200, {"paths": {route: {} for route in ROUTES}})
+        if self.path == "/is_paused" and self.server.transfer is not None:
+            return self.answer(200, {"is_paused": self.server.paused})
+        if self.path == "/get_world_size" and self.server.transfer is not None:
+            return self.answer(200, {"world_size": 1})
         return self.answer(404, {})
 
     def do_POST(self):
         body = json.loads(self.rfile.read(int(self.headers["content-length"])))
         server = self.server
-        server.calls.append(self.path)
+        path = self.path.partition("?")[0]
+        server.calls.append(path)
         server.bodies.append(body)
         if self.path == "/v1/completions" and "prompt_logprobs" not in body and server.dies_after is not None:
             server.dies_after -= 1
@@ -159,11 +224,18 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/v1/unload_lora_adapter" and server.base is not None:
             known = server.adapters.pop(body["lora_name"], None)
             return self.answer(200 if known else 404, "removed" if known else "not found")
+        if path in ROUTES and server.transfer is not None:
+            try:
+                server.transfer.call(path, body)
+            except AssertionError as problem:
+                return self.answer(500, str(problem))
+            return self.answer(200, {"message": "done"})
         if self.path == "/reset_prefix_cache":
             server.busy -= 1
             return self.answer(200, {"success": server.busy < 0})
         if self.path != "/v1/completions":
             return self.answer(404, {"error": "no such path"})
+        assert not server.paused, "nothing may be asked of a server that is paused"
         with server.lock:
             choices = server.complete(body)
         return self.answer(200, {"choices": choices})
@@ -188,10 +260,19 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(raw)
 
 
+def transfers(arguments):
+    """The configuration of weight transfer; None where there is none."""
+    if "--weight-transfer-config" not in arguments:
+        return None
+    return json.loads(arguments[arguments.index("--weight-transfer-config") + 1])
+
+
 def main(arguments):
     torch.set_num_threads(1)
     if "--broken" in arguments:
         raise RuntimeError("no kernel for this model")
+    if "--old" in arguments and "--weight-transfer-config" in arguments:
+        raise SystemExit("vllm: error: unrecognized arguments: --weight-transfer-config")
     weights, path = arguments[0], arguments[arguments.index("--uds") + 1]
     server = StandIn(
         weights,
@@ -203,12 +284,14 @@ def main(arguments):
         },
         device_config={"device": "cuda"},
         scheduler_config={"enable_chunked_prefill": "--no-enable-chunked-prefill" not in arguments},
+        weight_transfer_config=transfers(arguments),
         **(
             {"lora_config": {"max_lora_rank": int(arguments[arguments.index("--max-lora-rank") + 1])}}
             if "--enable-lora" in arguments
             else {}
         ),
     )
+    server.transfer = Receiver(server) if transfers(arguments) else None
     server.base = weights if "--enable-lora" in arguments else None
     print("serving", server.weights, flush=True)
     threading.Event().wait()

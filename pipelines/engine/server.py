@@ -9,13 +9,14 @@ docs/servers.md says how to start a server, and what has been run.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import shutil
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -26,10 +27,12 @@ from pipelines.base.errors import Interrupted
 from pipelines.contract.rollout import Completion
 from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Stop
-from pipelines.engine import parallel, server_endpoint, server_probe
+from pipelines.engine import parallel, server_endpoint, server_probe, server_transfer
+from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server_endpoint import Endpoint, Unreachable
 from pipelines.engine.server_probe import Probe
 from pipelines.engine.server_process import ServerProcess, visible_cards
+from pipelines.engine.server_transfer import Declined, Transfer
 from pipelines.recipe.server import Server
 
 AT_ONCE = 64
@@ -84,8 +87,11 @@ class ServerSampler:
                 process = ServerProcess(
                     settings.serve, weights=weights, dtype=dtype, log=log, lora_rank=lora_rank,
                     cards=cards[number] if cards else None,
+                    transfer=settings.weight_transfer != "folder" and not lora_rank,
                 )  # fmt: skip
                 self.endpoints.append(Endpoint(settings, process=process))
+        self.transfers: dict[str, Transfer] = {}
+        """Server → how it is sent weights; the others read the folder."""
         self.probes: dict[str, Probe] = {}
         self.metrics: dict[str, float] = {}
         """Of the last push and what was decoded since."""
@@ -141,9 +147,100 @@ class ServerSampler:
         return adapter
 
     def _push(self, model: Any, tokenizer: Any) -> None:
-        adapter = self._write(model, tokenizer)
+        began = time.perf_counter()
+        starts = any(e.process is not None and not e.process.running for e in self.endpoints)
+        adapter = self._write(model, tokenizer) if self.lora_rank or starts else ""
+        writing_s = time.perf_counter() - began
         self._bring_up(model.config)
+        began = time.perf_counter()
         self.metrics = {"server/dropped": float(sum(not endpoint.alive for endpoint in self.endpoints))}
+        sent = self._send(model)
+        others = [endpoint for endpoint in self._living() if endpoint not in sent]
+        if others and not (self.lora_rank or starts):
+            self._write(model, tokenizer)
+
+        def load(endpoint: Endpoint) -> None:
+            try:
+                if adapter:
+                    endpoint.load_adapter(adapter, self.folder / adapter, self._patience())
+                else:
+                    endpoint.reload(self._patience())
+            except Unreachable as problem:
+                self._drop(endpoint, problem)
+
+        self._at_once(load, others)
+        self.metrics["server/push_s"] = writing_s + time.perf_counter() - began
+        self._check(model)
+        for older in self.folder.glob("push-*"):
+            if older.name != adapter:
+                shutil.rmtree(older, ignore_errors=True)
+
+    def _at_once(self, ask: Callable[[Endpoint], Any], endpoints: Sequence[Endpoint]) -> list[Any]:
+        """What each server is asked, at the same time."""
+        with ThreadPoolExecutor(len(self.endpoints)) as pool:
+            return list(pool.map(ask, endpoints))
+
+    def _send(self, model: Any) -> list[Endpoint]:
+        """Send the weights to the servers that take them so; returns those that have them."""
+        transfers = [self.transfers[e.name] for e in self._living() if e.name in self.transfers]
+        if not transfers:
+            return []
+        source = server_transfer.Source(model)
+        try:
+            update = source.update()
+        except Declined as why:
+            for transfer in transfers:
+                self._use_folder(transfer.endpoint, str(why))
+            return []
+
+        def begin(transfer: Transfer) -> bool:
+            try:
+                transfer.begin(update)
+            except Declined as why:
+                self._use_folder(transfer.endpoint, str(why))
+                return False
+            except Unreachable as problem:
+                self._abandon(transfer.endpoint, problem)
+                return False
+            return True
+
+        def end(transfer: Transfer) -> bool:
+            try:
+                transfer.end()
+            except Unreachable as problem:
+                self._abandon(transfer.endpoint, problem)
+                return False
+            return True
+
+        with ThreadPoolExecutor(len(transfers)) as pool:
+            begun = [t for t, ready in zip(transfers, pool.map(begin, transfers), strict=True) if ready]
+            server_transfer.broadcast(begun, source)
+            return [t.endpoint for t, done in zip(begun, pool.map(end, begun), strict=True) if done]
+
+    def _use_folder(self, endpoint: Endpoint, why: str) -> None:
+        """Let a server read the folder from now on.
+
+        Raises:
+            Interrupted: the recipe wants the weights to be sent.
+        """
+        wanted = self.settings.weight_transfer
+        if wanted != "auto":
+            raise Interrupted(
+                "sampler.weight_transfer", f"{endpoint.name} cannot be sent weights over {wanted}: {why}",
+                "Set auto or folder.",
+            )  # fmt: skip
+        self.transfers.pop(endpoint.name, None)
+        self.event("a decoding server reads its weights from the folder", server=endpoint.name, why=why)
+
+    def _abandon(self, endpoint: Endpoint, problem: Unreachable) -> None:
+        """Drop a server that may hold a mixture of weights; one of ours ends, and starts again from the folder."""
+        self.transfers.pop(endpoint.name, None)
+        self._drop(endpoint, problem)
+        if endpoint.process is not None:
+            endpoint.process.end()
+
+    def _check(self, model: Any) -> None:
+        """Have every server say the fixed sequences' log-probabilities."""
         tokens = server_probe.sequences(model.config.get_text_config().vocab_size, self.context)
         trainer = server_probe.trainer_logps(model, tokens, self.dtype)
         unknown = {self._coarser(endpoint) for endpoint in self._living() if endpoint.name not in self.probes}
@@ -151,10 +248,6 @@ class ServerSampler:
 
         def weights_mismatch(endpoint: Endpoint) -> float | None:
             try:
-                if adapter:
-                    endpoint.load_adapter(adapter, self.folder / adapter, self._patience())
-                else:
-                    endpoint.reload(self._patience())
                 answer = [endpoint.prompt_logps(ids, self._patience()) for ids in tokens]
             except Unreachable as problem:
                 self._drop(endpoint, problem)
@@ -162,43 +255,53 @@ class ServerSampler:
             probe = self.probes.setdefault(endpoint.name, Probe(endpoint.name, self._coarser(endpoint), rounding))
             return probe.judge(trainer, torch.tensor(answer, dtype=torch.float32).flatten())
 
-        with ThreadPoolExecutor(len(self.endpoints)) as pool:
-            differences = [d for d in pool.map(weights_mismatch, self._living()) if d is not None]
+        differences = [d for d in self._at_once(weights_mismatch, self._living()) if d is not None]
         self._living()
         self.metrics["server/weights_mismatch"] = max(differences)
-        for older in self.folder.glob("push-*"):
-            if older.name != adapter:
-                shutil.rmtree(older, ignore_errors=True)
 
     def _bring_up(self, config: Any) -> None:
         """Start our servers that do not run, take back others that answer again, and examine those that are new."""
         for endpoint in self.endpoints:
             if endpoint.process is not None and not endpoint.process.running:
-                self.event(
-                    "starting a decoding server", command=endpoint.process.command, log=str(endpoint.process.log)
-                )
-                endpoint.process.start()
-                endpoint.about, endpoint.alive, endpoint.adapter = None, False, ""
+                self._start(endpoint, endpoint.process)
         for endpoint in self.endpoints:
             if endpoint.process is not None and not endpoint.alive:
-                assert self.settings.serve is not None
-                endpoint.wait_until_ready(self.settings.serve.startup_s)
+                self._await(endpoint, endpoint.process)
                 endpoint.alive = True
-            elif not endpoint.alive and endpoint.ready():
+            elif not endpoint.alive and endpoint.back():
                 endpoint.alive, endpoint.about, endpoint.adapter = True, None, ""
                 self.event("a decoding server is back", server=endpoint.name)
         for endpoint in self._living():
             if endpoint.about is None:
                 self._examine(endpoint, config)
 
+    def _start(self, endpoint: Endpoint, process: ServerProcess) -> None:
+        self.event("starting a decoding server", command=process.command, log=str(process.log))
+        process.start()
+        endpoint.about, endpoint.alive, endpoint.adapter = None, False, ""
+
+    def _await(self, endpoint: Endpoint, process: ServerProcess) -> None:
+        """Wait for a server of ours; a vLLM without weight transfer is started again without it."""
+        assert self.settings.serve is not None
+        try:
+            endpoint.wait_until_ready(self.settings.serve.startup_s)
+        except Interrupted:
+            if not (process.transfer and process.knows_no_transfer):
+                raise
+            process.transfer = False
+            self._start(endpoint, process)
+            endpoint.wait_until_ready(self.settings.serve.startup_s)
+
     def _examine(self, endpoint: Endpoint, config: Any) -> None:
         """Ask a server that is new what it is; it may still be starting."""
         self.probes.pop(endpoint.name, None)
+        self.transfers.pop(endpoint.name, None)
         if not any(endpoint.ready() for _ in server_endpoint.attempts(self._patience())):
             self._drop(endpoint, Unreachable(f"{endpoint.name} does not answer"))
             return
         try:
             endpoint.examine(config, self._patience(), lora_rank=self.lora_rank)
+            self._choose_transfer(endpoint)
         except Unreachable as problem:
             self._drop(endpoint, problem)
             return
@@ -208,6 +311,17 @@ class ServerSampler:
             self.context = room
         if not endpoint.seeds and self.settings.seeds is None:
             self.event("requests carry no seed: this server is a CPU build with chunked prefill", server=endpoint.name)
+
+    def _choose_transfer(self, endpoint: Endpoint) -> None:
+        """Send the server weights where the recipe and it allow that."""
+        wanted = self.settings.weight_transfer
+        if wanted == "folder" or self.lora_rank:
+            return
+        why = server_transfer.refusal(endpoint)
+        if why is None:
+            self.transfers[endpoint.name] = Transfer(endpoint, "nccl" if wanted == "nccl" else "gloo")
+        else:
+            self._use_folder(endpoint, why)
 
     def _coarser(self, endpoint: Endpoint) -> str:
         """The coarser of trainer's and server's dtype."""
@@ -305,3 +419,24 @@ class ServerSampler:
         self.closed = True
         for endpoint in self.endpoints:
             endpoint.close()
+
+
+@contextlib.contextmanager
+def serving(
+    settings: Server, own: TorchSampler, tokenizer: Any, *, work: Path, event: Callable[..., None]
+) -> Iterator[ServerSampler]:
+    """Servers that decode with the weights of a loaded model, for the length of a block.
+
+    Args:
+        own: the model's sampler in this process, which stays unused.
+        work: folder for the logs of servers that we start, and their weights.
+        event: as for `ServerSampler`.
+    """
+    server = ServerSampler(
+        settings, stop=own.stop.tolist(), context=own.context, dtype=own.dtype, work=work, event=event
+    )
+    try:
+        server.push(own.model, tokenizer)
+        yield server
+    finally:
+        server.close()

@@ -124,6 +124,13 @@ class Endpoint:
         except httpx.RequestError:
             return False
 
+    def back(self) -> bool:
+        """Whether it answers now, and completions too."""
+        try:
+            return self.ready() and not self.paused()
+        except Unreachable:
+            return False
+
     def wait_until_ready(self, seconds: float) -> None:
         """Wait for a server of our own to come up.
 
@@ -154,7 +161,11 @@ class Endpoint:
             Unreachable: no answer.
             Interrupted: with the option to start it with, or because it is no vLLM server.
         """
-        sections = self._information(patience).get("vllm_config")
+        if self.paused(patience):
+            self._refuse(
+                "it is paused, as a server is whose weights were replaced in part when a run ended", "Start it again."
+            )
+        sections = self._get("/server_info?config_format=json", patience).get("vllm_config")
         self.about = sections if isinstance(sections, dict) else {}
         mode = self.reported("model_config", "logprobs_mode", "processed_logprobs")
         quantization = self.reported("model_config", "quantization")
@@ -193,19 +204,40 @@ class Endpoint:
                 f"it takes adapters up to rank {most}, and rlvr.lora.rank is {rank}", f"Start it with {options}."
             )
 
-    def _information(self, patience: tuple[float, ...]) -> dict[str, Any]:
-        """What `/server_info` says; nothing where the server has no such page."""
+    def paths(self) -> set[str]:
+        """The paths that it answers, as it says itself; none where it does not say."""
+        paths = self._get("/openapi.json").get("paths")
+        return set(paths) if isinstance(paths, dict) else set()
+
+    def workers(self) -> int:
+        """Processes that hold its weights, or a part of them each."""
+        return int(self._get("/get_world_size").get("world_size", 1))
+
+    def paused(self, patience: tuple[float, ...] = ()) -> bool:
+        """Whether it answers no completions for now.
+
+        Raises:
+            Unreachable: no answer.
+        """
+        return self._get("/is_paused", patience).get("is_paused") is True
+
+    def _get(self, path: str, patience: tuple[float, ...] = ()) -> dict[str, Any]:
+        """What a page of the server says; nothing where it has no such page.
+
+        Raises:
+            Unreachable: no answer.
+        """
         import httpx
 
         problem = ""
         for _ in attempts(patience):
             try:
-                answer = self.client.get("/server_info", params={"config_format": "json"})
+                answer = self.client.get(path)
             except httpx.RequestError as error:
                 problem = str(error) or type(error).__name__
             else:
-                return self._object(answer, "/server_info") if answer.status_code == 200 else {}
-        raise Unreachable(f"{self.name} does not answer /server_info ({problem})")
+                return self._object(answer, path.partition("?")[0]) if answer.status_code == 200 else {}
+        raise Unreachable(f"{self.name} does not answer {path.partition('?')[0]} ({problem})")
 
     def _object(self, answer: httpx.Response, path: str) -> dict[str, Any]:
         """The JSON object that an answer is; an empty one where it has no text.
@@ -234,6 +266,14 @@ class Endpoint:
     def reload(self, patience: tuple[float, ...]) -> None:
         """Have it read the weights folder again, and forget cached prefixes."""
         self.post("/collective_rpc", {"method": self.reload_method}, patience)
+        self.forget_prefixes(patience)
+
+    def forget_prefixes(self, patience: tuple[float, ...]) -> None:
+        """Have it forget cached prefixes.
+
+        Raises:
+            Interrupted: it cannot, because somebody else's requests need them.
+        """
         for _ in attempts(patience):
             if self.post("/reset_prefix_cache", {}, patience).get("success", True):  # older servers return no status
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -16,11 +17,13 @@ import torch
 from pipelines.base import owner
 from pipelines.base.project import python
 from pipelines.engine import vllm_worker
+from pipelines.engine.vllm_worker import whetstone_worker
 from pipelines.recipe.server import Serve
 
 LOG_LINES = 12
 """Of a log, in an error."""
 EXTENSION = "whetstone_worker.Reload"
+TRANSFER = "--weight-transfer-config"
 STOP_S = 10.0
 LORA_RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
 """Values that vLLM 0.32 takes for --max-lora-rank."""
@@ -44,12 +47,14 @@ class ServerProcess:
         log: file its output is appended to.
         lora_rank: of the adapters that it will be sent; 0 where it is sent whole weights.
         cards: the GPUs that it sees, as in CUDA_VISIBLE_DEVICES; None for those that this process sees.
+        transfer: start it with our engine of weight transfer.
     """
 
     def __init__(
-        self, settings: Serve, *, weights: Path, dtype: str, log: Path, lora_rank: int = 0, cards: str | None = None
-    ) -> None:
-        self.cards = cards
+        self, settings: Serve, *, weights: Path, dtype: str, log: Path, lora_rank: int = 0, cards: str | None = None,
+        transfer: bool = False,
+    ) -> None:  # fmt: skip
+        self.cards, self.transfer = cards, transfer
         self.settings, self.weights, self.dtype, self.log, self.lora_rank = settings, weights, dtype, log, lora_rank
         self.folder = Path(tempfile.mkdtemp(prefix="whetstone-"))  # short: a socket's path has at most 107 bytes
         self.socket = self.folder / "s"
@@ -63,6 +68,8 @@ class ServerProcess:
         if self.lora_rank:
             most = next((rank for rank in LORA_RANKS if rank >= self.lora_rank), LORA_RANKS[-1])
             fixed += ["--enable-lora", "--max-lora-rank", str(most)]
+        if self.transfer:
+            fixed += [TRANSFER, json.dumps({"backend": whetstone_worker.ENGINE})]
         if not torch.cuda.is_available():
             fixed += ["--no-enable-chunked-prefill"]  # with it, a request's seed ends the CPU build
         return [*self.settings.command, str(self.weights), *fixed, *self.settings.arguments]
@@ -98,6 +105,11 @@ class ServerProcess:
         """Whether it was started and has not ended."""
         return self.process is not None and self.process.poll() is None
 
+    @property
+    def knows_no_transfer(self) -> bool:
+        """Whether it ended because this vLLM has no weight transfer."""
+        return not self.running and f"unrecognized arguments: {TRANSFER}" in self.why()
+
     def why(self) -> str:
         """The lines of the log that say what went wrong: those with an error in them, else the last ones."""
         text = self.log.read_bytes()[-200_000:].decode(errors="replace") if self.log.exists() else ""
@@ -107,12 +119,17 @@ class ServerProcess:
 
     def stop(self) -> None:
         """End the server and everything that it started."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(STOP_S)
-            except subprocess.TimeoutExpired:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(self.process.pid, signal.SIGKILL)
-                self.process.wait()
+        self.end()
         shutil.rmtree(self.folder, ignore_errors=True)
+
+    def end(self) -> None:
+        """End it so that it can be started again."""
+        if self.process is None or self.process.poll() is not None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()

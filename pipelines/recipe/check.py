@@ -297,6 +297,12 @@ def _check_server(rl: s.Rlvr, bound: dict[str, Any]) -> None:
             "adapters are pushed to a decoding server (`sampler`), and vLLM cannot load those of DoRA",
             "Leave use_dora out (use_rslora works), or leave `sampler` out.",
         )
+    if rl.lora is not None and rl.sampler.weight_transfer in ("gloo", "nccl"):
+        raise RecipeError(
+            "rlvr.sampler.weight_transfer",
+            "whole weights are sent so, and with lora the adapters alone are pushed",
+            "Leave it out.",
+        )
     with_entropy = [method.name for method in bound_list(bound) if "entropy_old" in method.needs]
     if with_entropy:
         raise RecipeError("rlvr.sampler", f"a server reports no entropies, which {with_entropy[0]} needs.")

@@ -1,10 +1,10 @@
-"""The section `rlvr.sampler`: decoding servers, our own or somebody else's."""
+"""The section `sampler`: decoding servers, our own or somebody else's."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -12,6 +12,9 @@ from pipelines.contract.fields import ADDRESS, Line, Settings, free
 
 Address = Annotated[Line, Field(pattern=ADDRESS)]
 """Such as http://localhost:8000, without user, password or key: those come from `api_key_env`."""
+
+SERVED_ALONE = "processes: servers decode for one process; leave `sampler` out, or set processes: 1"
+"""Of stages whose processes share what they ask a model."""
 
 
 class Serve(Settings):
@@ -89,6 +92,9 @@ class Server(Settings):
     """Name of an environment variable with the servers' API key; sent as a bearer token, stored nowhere."""
     weights: Line | None = free(None)
     """Folder the servers were started on, on a disk all see; with `serve` the default is in the work folder."""
+    weight_transfer: Literal["auto", "folder", "gloo", "nccl"] = free("auto")
+    """How whole weights reach the servers. folder: they read `weights` again. gloo: vLLM's weight transfer, tensor by tensor through host
+    memory. nccl: from GPU to GPU, which must be different ones. auto: gloo where a server offers it, else folder."""
     model: Line | None = free(None)
     """The model's name on the servers; default: what a server says, else the folder."""
     seeds: bool | None = free(None)

@@ -287,6 +287,7 @@ def test_an_absent_server_is_named(monkeypatch, start):
     [
         (["rlvr.advantage=rl_zvp"], "no entropies, which rl_zvp needs"),
         (["rlvr.objective=hapo"], "hapo sets it per token"),
+        (["rlvr.lora=true", "rlvr.sampler.weight_transfer=gloo"], "with lora the adapters alone are pushed"),
         (["rlvr.processes=2", "rlvr.staleness=1"], "one process samples ahead. Set processes: 1"),
         (
             ["rlvr.old_logp=trainer", "rlvr.credit=[{kind: truncated_is}]", "rlvr.objective=gspo"],
@@ -366,7 +367,20 @@ def test_the_stage_starts_and_stops_a_server_itself(tmp_path, start):
     assert len(metrics) == 2 and max(v.get("mismatch/max", 0) for v in metrics) < 1e-3
     assert not process.running and not process.folder.exists()
     assert "serving" in (tmp_path / "work" / "server-0.log").read_text()
+    assert not [b for b in bodies(tmp_path, "event") if "from the folder" in b["text"]], "its weights were sent"
     assert (tmp_path / "work" / "served" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_a_vllm_without_weight_transfer_is_started_without_it(tmp_path, start):
+    run = served(tmp_path, start, "--old")
+    run.run()
+    started = [b["command"] for b in bodies(tmp_path, "event") if b["text"] == "starting a decoding server"]
+    assert [("--weight-transfer-config" in command) for command in started] == [True, False]
+    assert [b["why"] for b in bodies(tmp_path, "event") if "from the folder" in b["text"]] == [
+        "its /openapi.json lists no /pause"
+    ]
+    assert max(b["values"]["server/weights_mismatch"] for b in bodies(tmp_path, "metrics")) < 1e-5
 
 
 @pytest.mark.slow
