@@ -43,7 +43,7 @@ def play_parts(lm: Any, parts: Sequence[Part]) -> Iterator[list[Trajectory]]:
     for done, part in enumerate(parts, start=1):
         episodes = part.episodes
         context = RolloutContext(
-            sampler=lm.sampler,
+            sampler=lm.decoder,
             sampling=Sampling(temperature=episodes.temperature, max_tokens=episodes.max_tokens),
             prompts=part.problems,
             streams=Streams(lm.seed, episodes.seed),

@@ -118,6 +118,10 @@ class EvaluateKind(Kind):
                 "endpoints alone are evaluated, which compute no model here",
                 "Leave it out; `concurrency` of a model says how many requests are under way.",
             )
+        if node.settings.sampler is not None and not node.named("models"):
+            raise RecipeError(
+                "evaluate.sampler", "endpoints alone are evaluated, which decode for themselves", "Leave it out."
+            )
         taken = {*node.labels, *node.recipe.graph, BASE, *(each.name for each in columns(node))}
         for place, each in endpoints(node, "models"):
             if each.name in taken:
@@ -228,7 +232,11 @@ def _named_files(settings: Evaluate) -> tuple[dict[str, str], dict[Place, Any]]:
 
 def _not_entered(settings: Evaluate) -> frozenset[str]:
     """Modules that a stage with these settings does not import."""
-    used = {"evaluation.searching": settings.search is not None, "evaluation.endpoint": bool(settings.models)}
+    used = {
+        "evaluation.searching": settings.search is not None,
+        "evaluation.endpoint": bool(settings.models),
+        "pipelines.engine.server": settings.sampler is not None,
+    }
     return frozenset(name for name, imported in used.items() if not imported)
 
 
@@ -261,10 +269,10 @@ def _check_decoding(settings: Evaluate) -> None:
             )
     for task in settings.tasks:
         unknown = generation.unknown(task.sampling)
-        if unknown and (strategies or settings.guidance is not None):
+        if unknown and (strategies or settings.guidance is not None or settings.sampler is not None):
             raise RecipeError(
                 f"evaluate.tasks.{task.name}.sampling.{unknown[0]}",
-                "is not known to our sampler, which alone decodes with guidance and searches",
+                "is not known to our sampler, which alone decodes with guidance, searches and asks servers",
                 f"Leave it out; known are {', '.join(sorted(generation.KNOWN))}.",
             )
         if several and task.environment is not None:

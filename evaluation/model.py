@@ -17,7 +17,7 @@ from evaluation.generation import sampling_of, unknown
 from evaluation.likelihoods import groups, log_likelihoods
 from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Model
-from pipelines.contract.rollout import Completion
+from pipelines.contract.rollout import Completion, Sampler
 from pipelines.contract.sampling import Sampling
 from pipelines.data.chat import THINK_END, completion_text, render_text
 from pipelines.data.control import BREAK, as_text, encode
@@ -115,6 +115,8 @@ class SamplerLM(HFLM):
         pad = tokenizer.pad_token_id if tokenizer.pad_token_id is not None else tokenizer.eos_token_id
         stops = stop_ids(model, tokenizer)
         self.sampler = TorchSampler(model, stop=stops, pad=pad, dtype=dtype, rows=batch_size)
+        self.decoder: Sampler = self.sampler
+        """What answers are drawn with: this process, or servers that have its weights."""
         self._ends, self._cut = frozenset(stops), list[bool]()
 
     def apply_chat_template(
@@ -252,7 +254,7 @@ class SamplerLM(HFLM):
     def draw(self, batch: Batch) -> tuple[list[Completion], list[Cost]]:
         """One answer to each request, in order; and what each cost, where the stage searches."""
         draw = generator(self.sampler.device, self.seed, batch.number)
-        return self.sampler.extend(batch.contexts, batch.sampling, draw), []
+        return self.decoder.extend(batch.contexts, batch.sampling, draw), []
 
     def policy(self) -> Policy:
         """The model as the trainer reads it.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -73,7 +75,8 @@ def run(
             report.event("asked with the system prompt it was trained with", checkpoint=name, prompt=lm.system_prompt)
         before = index * len(settings.tasks)
         total = len(columns) * len(settings.tasks)
-        evaluation[name], samples = _every_task(lm, tasks, settings, name, before, total, report)
+        with _decoding(lm, settings, name, report):
+            evaluation[name], samples = _every_task(lm, tasks, settings, name, before, total, report)
         logs[name] = samples
         if not isinstance(column, _Column):
             usage[name] = lm.model.usage.metrics(column.price)
@@ -157,6 +160,21 @@ def _load(
     lm = ranks.load(_load_model, column, model_settings, settings, scorers, seed)
     lm.ranks = ranks
     return lm
+
+
+@contextlib.contextmanager
+def _decoding(lm: Any, settings: Evaluate, name: str, report: Report) -> Iterator[None]:
+    """Have servers draw the answers of a model that is loaded, where the stage has a `sampler`."""
+    if settings.sampler is None or not isinstance(lm, model.SamplerLM):
+        yield
+        return
+    from pipelines.engine.server import serving
+
+    work = report.folder / f"served-{name}"  # models of one stage may differ in size
+    with serving(settings.sampler, lm.sampler, lm.tokenizer, work=work, event=report.event) as server:
+        lm.decoder = server
+        yield
+    shutil.rmtree(work, ignore_errors=True)
 
 
 def _load_model(

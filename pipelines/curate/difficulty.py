@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import chain
@@ -9,10 +10,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow.parquet as pq
+import torch
 
 from pipelines import verifiers
 from pipelines.base.files import digest
 from pipelines.contract.model_settings import Model
+from pipelines.contract.rollout import Sampler
 from pipelines.contract.sampling import Sampling
 from pipelines.curate.card import Counts
 from pipelines.data import chat
@@ -31,7 +34,9 @@ PROBLEMS_AT_ONCE = 64
 class Solver(NamedTuple):
     """The model that solves the problems."""
 
-    sampler: TorchSampler
+    sampler: Sampler
+    device: torch.device
+    """Of its random numbers."""
     tokenizer: Any
     system: str | None
     """The system prompt that it was trained with, which stands before each problem's own."""
@@ -48,7 +53,7 @@ def load(path: str, model: Model) -> Solver:
     policy.to(models.device())  # type: ignore[arg-type]
     stop = models.stop_ids(policy, tokenizer)
     sampler = TorchSampler(policy, stop=stop, pad=tokenizer.pad_token_id, dtype=model.dtype)
-    return Solver(sampler, tokenizer, models.system_prompt_of(path))
+    return Solver(sampler, sampler.device, tokenizer, models.system_prompt_of(path))
 
 
 def band(
@@ -75,7 +80,28 @@ def band(
         ModelError: the model or its tokenizer cannot be loaded.
     """
     ranks = ranks or Ranks()
-    loaded = ranks.load(load, solver, model)
+    own = ranks.load(load, solver, model)
+    with _decoding(own, settings, report) as loaded:
+        return _banded(loaded, settings, out, counts, report, seed, ranks)
+
+
+@contextlib.contextmanager
+def _decoding(own: Solver, settings: Difficulty, report: Report) -> Iterator[Solver]:
+    """The solver itself, or with servers that decode."""
+    if settings.sampler is None:
+        yield own
+        return
+    from pipelines.engine.server import serving
+
+    assert isinstance(own.sampler, TorchSampler)
+    with serving(settings.sampler, own.sampler, own.tokenizer, work=report.folder, event=report.event) as server:
+        yield own._replace(sampler=server)
+
+
+def _banded(
+    loaded: Solver, settings: Difficulty, out: Path, counts: Counts, report: Report, seed: int, ranks: Ranks
+) -> dict[str, int]:
+    """Rewrite the splits; returns split → rows left."""
     files = sorted(out.glob("*.parquet"))
     total = sum(pq.ParquetFile(path).metadata.num_rows for path in files)
     done = 0
@@ -110,13 +136,13 @@ def pass_rates(
     solver: Solver, parts: Sequence[list[Problem]], *, settings: Difficulty, seed: int
 ) -> Iterator[list[float]]:
     """Share of correct answers to each problem of some parts; the RNG stream depends on a part's problems, not on their position."""
-    sampler, tokenizer, system = solver
+    sampler, device, tokenizer, system = solver
     sampling = Sampling(temperature=settings.temperature, max_tokens=settings.max_tokens)
     for problems in parts:
         conversations = [chat.with_system_prompt(p.prompt, system) for p in problems]
         rendered = chat.render_prompts(tokenizer, conversations, [p.tools for p in problems])
         prefixes = [tokens for tokens in rendered for _ in range(settings.samples)]
-        draw = generator(sampler.device, seed, int(digest([p.uid for p in problems])[:12], 16))
+        draw = generator(device, seed, int(digest([p.uid for p in problems])[:12], 16))
         answers = [chat.completion_text(tokenizer, c.tokens) for c in sampler.extend(prefixes, sampling, draw)]
         repeated = [p for p in problems for _ in range(settings.samples)]
         rows = [(p.verifier, text, p.answer, p.info) for p, text in zip(repeated, answers, strict=True)]

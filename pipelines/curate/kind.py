@@ -101,7 +101,7 @@ class CurateKind(Kind):
             settings,
             **part_reads((SELF_SUPERVISED, s.self_supervised) for s in curate.sources if s.self_supervised),
             models={"model": ModelFiles(node.recipe.model.path, ("model", "path"), weights=False)},
-            skip=frozenset() if curate.difficulty is not None else OF_DIFFICULTY,
+            skip=_not_entered(curate),
             environments=made_in.copy(),
             environment_settings=made_with.copy(),
             rows_from=made_in,
@@ -252,6 +252,13 @@ def _check_selection(node: Node, source: Source, field: str) -> None:
             f"{source.path} plays episodes, and {source.select.kind} is about single answers",
             "Choose segments, preferred, steps or pass_rate.",
         )
+
+
+def _not_entered(curate: Curate) -> frozenset[str]:
+    """Modules that a stage with these settings does not import."""
+    if curate.difficulty is None:
+        return OF_DIFFICULTY
+    return frozenset() if curate.difficulty.sampler is not None else frozenset({"pipelines.engine.server"})
 
 
 def _solver(settings: Curate) -> str | None:

@@ -19,7 +19,7 @@ from pipelines.recipe.monitors import DEFAULT_MONITORS
 from pipelines.recipe.played import PlayedTask as PlayedTask
 from pipelines.recipe.played import check_unread_fields
 from pipelines.recipe.search import SearchColumns, distinct
-from pipelines.recipe.server import Server
+from pipelines.recipe.server import SERVED_ALONE, Server
 from pipelines.recipe.source import Source as Source
 from pipelines.recipe.spans import Span as Span
 from pipelines.recipe.training import FixedDataSettings, OnePart, Optimizer, Part, Parts, TrainSettings, named_part
@@ -58,6 +58,8 @@ class Difficulty(Settings):
     """Keep low < pass rate < high; the bounds 0 and 1 drop only the never and always solved."""
     max_tokens: int = Field(256, ge=1)
     temperature: float = Field(1.0, gt=0, le=100)
+    sampler: Server | None = None
+    """vLLM servers that decode instead of this process."""
     processes: int = free(1, ge=1, le=100_000)
     """Processes of the stage, one per GPU, each with the whole model: they divide the problems, 64 at a time. The data are the same
     bytes for any number of them."""
@@ -66,6 +68,8 @@ class Difficulty(Settings):
     def _ordered(self) -> Difficulty:
         if self.low >= self.high:
             raise ValueError(f"low ({self.low:g}) must be under high ({self.high:g})")
+        if self.processes > 1 and self.sampler is not None:
+            raise ValueError(SERVED_ALONE)
         return self
 
 
@@ -349,6 +353,8 @@ class Evaluate(Settings):
     """Columns in which each answer is chosen among several that are drawn for it, by a score: one strategy, or a list."""
     batch_size: int = Field(256, ge=1)
     """Answers decoded side by side."""
+    sampler: Server | None = None
+    """vLLM servers that decode instead of this process; each model has its own start of them, or its own push."""
     processes: int = free(1, ge=1, le=100_000)
     """Processes of the stage, one per GPU, each with the whole model: they divide the batches of `batch_size` answers or episodes, and
     the groups of choices. The scores are the same bytes for any number of them."""
@@ -367,6 +373,18 @@ class Evaluate(Settings):
         if len(set(self.checkpoints)) != len(self.checkpoints):
             raise ValueError("checkpoints: each may be named once")
         distinct(self.search or [])
+        return self
+
+    @model_validator(mode="after")
+    def _served(self) -> Evaluate:
+        if self.sampler is None:
+            return self
+        if self.guidance is not None:
+            raise ValueError("guidance: servers decode one model; leave `sampler` out, or `guidance`")
+        if self.search is not None:
+            raise ValueError("search: it draws and scores in this process; leave `sampler` out, or `search`")
+        if self.processes > 1:
+            raise ValueError(SERVED_ALONE)
         return self
 
     @model_validator(mode="after")

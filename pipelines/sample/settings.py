@@ -13,7 +13,7 @@ from pipelines.contract.sampling import Sampling
 from pipelines.judges.asker import Endpoint
 from pipelines.recipe.guidance import Guidance
 from pipelines.recipe.search import Search
-from pipelines.recipe.server import Server
+from pipelines.recipe.server import SERVED_ALONE, Server
 
 READING = {"step_labels": (), "comparisons": ("step_labels", "guidance", "sampler")}
 """Fields of stages that read stored completions, and what beside drawing none of them takes."""
@@ -214,7 +214,7 @@ class Sample(Settings):
                 )
         if self.processes > 1:
             if self.sampler is not None:
-                raise ValueError("processes: servers decode for one process; leave `sampler` out, or set processes: 1")
+                raise ValueError(SERVED_ALONE)
             if self.comparisons is not None and self.comparisons.by != "model":
                 raise ValueError(
                     f"processes: comparisons by: {self.comparisons.by} compute no model here; leave processes out"

@@ -241,8 +241,8 @@ def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
     for files in node.kind.reads(node).models.values():
         if files.place[0] == node.kind.name and node.kind.makes != DATA:
             yield from _hub(".".join(map(str, (node.name, *files.place[1:]))), str(files.path), "model")
-    if getattr(node.settings, "sampler", None) is not None:
-        yield from server.problems(f"{node.name}.sampler", node.settings.sampler, processes(node))
+    for field, sampler in server.samplers(node):
+        yield from server.problems(field, sampler, processes(node))
 
 
 def shape_of(recipe: Recipe, config: str | None = None) -> memory.Shape | None:

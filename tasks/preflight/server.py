@@ -6,16 +6,26 @@ import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from pipelines.base.errors import Problem
 from pipelines.base.project import page
-from pipelines.recipe.server import Serve
+from pipelines.recipe.server import Serve, Server
+from pipelines.recipe.stage_kind import Node
 from tasks import machine
 from tasks.preflight import http_probe
 
 
-def problems(field: str, sampler: Any, processes: int = 1) -> Iterator[Problem]:
+def samplers(node: Node) -> Iterator[tuple[str, Server]]:
+    """The decoding servers of a stage, each with its field."""
+    settings = node.settings
+    difficulty = getattr(settings, "difficulty", None)
+    for field, section in ((node.name, settings), (f"{node.name}.difficulty", difficulty)):
+        sampler = getattr(section, "sampler", None)
+        if isinstance(sampler, Server):
+            yield f"{field}.sampler", sampler
+
+
+def problems(field: str, sampler: Server, processes: int = 1) -> Iterator[Problem]:
     """What is wrong with the `sampler` section of a stage: no program, GPUs, folder, key or answer.
 
     Args:
@@ -32,7 +42,7 @@ def problems(field: str, sampler: Any, processes: int = 1) -> Iterator[Problem]:
             )
         yield from _cards(field, sampler.serve, processes, len(machine.gpu_bytes()))
         return
-    if not Path(sampler.weights).expanduser().is_dir():
+    if not Path(str(sampler.weights)).expanduser().is_dir():
         yield Problem(
             f"{field}.weights",
             f"there is no folder {sampler.weights}",

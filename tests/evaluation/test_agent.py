@@ -74,13 +74,12 @@ def test_what_a_solved_task_costs(monkeypatch):
     context = scripted.context(lambda prefix, number: said[number % 4])
     lm = SimpleNamespace(
         tokenizer=scripted.tokenizer(),
-        sampler=context.sampler,
+        decoder=context.sampler,
         system_prompt=None,
         seed=0,
         progress=None,
         ranks=Ranks(),
     )
-    lm.sampler.device = "cpu"
     rows = [
         {"prompt": [{"role": "user", "content": name}], "answer": "", "verifier": "exact",
          "info": {"environment": "frozen_lake", "map": ["SFG", "FFF"]}}
@@ -103,12 +102,12 @@ def test_what_a_solved_task_costs(monkeypatch):
         sizes.append(number)
         return said[number] if len(sizes) <= 8 else list(said.values())[1:][number]
 
-    lm.sampler.script = script
+    lm.decoder.script = script
     metrics = measured()
     turns, tokens = 2 + 3 + 3 + 3, 2 * 6 + 3 * 5 + 3 * 5 + 3 * 5
     assert metrics["turns_per_solved"]["value"] == turns and metrics["tokens_per_solved"]["value"] == tokens
     assert metrics["mean_turns"]["value"] == turns / 4 and metrics["pass@1"]["value"] == 0.25
-    lm.sampler.script = lambda prefix, number: "left"
+    lm.decoder.script = lambda prefix, number: "left"
     assert {"turns_per_solved", "tokens_per_solved"}.isdisjoint(measured()), "there is no such number"
 
 
@@ -138,10 +137,9 @@ def test_a_game_has_a_mean_score_and_kuhn_poker_an_exact_figure():
         return [(-0.1 if scripted.show(move) in ("check", "fold") else -50.0, True) for _, _, move in requests]
 
     lm = SimpleNamespace(
-        tokenizer=scripted.tokenizer(), sampler=context.sampler, system_prompt=None, seed=0, progress=None,
+        tokenizer=scripted.tokenizer(), decoder=context.sampler, system_prompt=None, seed=0, progress=None,
         _loglikelihood_tokens=likelihoods, ranks=Ranks(),
     )  # fmt: skip
-    lm.sampler.device = "cpu"
     task = {
         "name": "poker",
         "samples": 2,

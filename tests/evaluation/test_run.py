@@ -13,6 +13,7 @@ import toys
 from children import alive, wait_until
 from rank_threads import in_ranks
 from ranks import run_stage, start_stage
+from stand_in import StandIn
 
 from evaluation import __main__, harness, run
 from evaluation.documents import questions
@@ -20,6 +21,8 @@ from pipelines.base.errors import RecipeError
 from pipelines.base.files import contents
 from pipelines.contract.model_settings import Model
 from pipelines.engine.models import save_model, train_tokenizer
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Evaluate
 from pipelines.stage.report import Report
 
@@ -257,6 +260,62 @@ def evaluated_by(ranks, folder, models):
     searched = [{"name": "sft-best2", "model": "sft", "strategy": 0, "scorer": None}]
     (folder / "out/searched/report").mkdir(parents=True)
     return flat | run.run(best, model, out=folder / "out/searched", guided=guided, searched=searched, **shown)
+
+
+GREEDY = [
+    {
+        "name": "palindromes",
+        "limit": 6,
+        "samples": 1,
+        "sampling": {"temperature": 0, "max_gen_toks": 12, "until": ["z"]},
+    },
+    {"name": "last_sentence", "limit": 8, "chat": False},
+    {
+        "name": "lake",
+        "samples": 1,
+        "environment": {"task": "frozen_lake", "size": 3, "max_turns": 2, "max_tokens": 6, "temperature": 0},
+    },
+]
+
+
+def test_servers_give_the_scores_of_our_own_decoding_at_temperature_0(models, tmp_path):
+    """Each model with its own weights; choices are read here, because a server reports no probabilities of given texts to lm-eval."""
+    server = StandIn(tmp_path / "served")
+    sampler = {"url": server.url, "weights": str(tmp_path / "served")}
+    results = {}
+    for name, more in (("own", {}), ("served", {"sampler": sampler})):
+        folder = work_folder(tmp_path / name, models, tasks=GREEDY, **more)
+        job = json.loads((folder / "job.json").read_text())
+        settings = Evaluate.model_validate(job["settings"]["evaluate"])
+        report = Report(folder)
+        shown = {"checkpoints": run.checkpoints_of(job), "report": report, "seed": 3}
+        run.run(settings, Model(path=str(models / "base")), out=folder / "out", **shown)
+        report.close()
+        results[name] = {path: about for path, about in contents(folder / "out").items() if "report" not in path}
+    server.shutdown()
+    assert results["own"] == results["served"]
+    answered = [body for path, body in zip(server.calls, server.bodies, strict=True) if "logprobs" in body]
+    assert len(answered) >= 2 * (6 + 3) and server.calls.count("/collective_rpc") == 2
+    assert not list((tmp_path / "served.work").glob("served-*"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"guidance": {"base": "base", "weight": 2}}, "leave `sampler` out, or `guidance`"),
+        ({"search": [{"kind": "best_of_n", "n": 2, "score": "likelihood"}]}, "leave `sampler` out, or `search`"),
+        ({"processes": 2}, "or set processes: 1"),
+    ],
+)
+def test_what_servers_cannot_evaluate_is_refused(changes, words):
+    with pytest.raises(ValueError, match=words):
+        Evaluate(tasks=["palindromes"], sampler={"serve": True}, **changes)
+
+
+def test_lm_eval_s_own_decoding_is_refused_beside_servers(tmp_path):
+    more = ["evaluate.sampler={serve: true}", "evaluate.tasks=[{name: palindromes, sampling: {num_beams: 2}}]"]
+    with pytest.raises(RecipeError, match=r"num_beams.*is not known to our sampler, which alone .* asks servers"):
+        check(read_recipe(toys.recipe(tmp_path), more))
 
 
 def test_any_number_of_ranks_gives_the_same_bytes(models, tmp_path):

@@ -9,6 +9,7 @@ import pytest
 import toys
 import yaml
 from rank_threads import in_ranks
+from stand_in import StandIn
 
 from pipelines.base.errors import RecipeError
 from pipelines.base.files import contents
@@ -112,34 +113,61 @@ def test_the_model_is_asked_with_the_system_prompt_that_it_was_trained_with(tmp_
     assert all("Be brief." in text for text in asked)
 
 
+TEXTS = [f"Say {letter}." for letter in "abcdefghijklmnopqrstuvw"]
+
+
+def banded(folder, settings, ranks=None, answer=r"[a-m ]"):
+    """Rows left of two splits of TEXTS, by the model that stands in `m` beside the folder."""
+    folder.mkdir()
+    for split, part in (("train", TEXTS[:17]), ("heldout", TEXTS[17:])):
+        writer = Writer(folder / f"{split}.parquet", 10)
+        for text in part:
+            about = {"prompt": [{"role": "user", "content": text}], "answer": answer, "verifier": "regex"}
+            writer.add(Problem(uid=text, source="s", licence="free", **about))
+        writer.close()
+    report, counts = Report(folder.with_suffix(".work")), Counts(folder)
+    solver = str(folder.parent / "m")
+    rows_left = difficulty.band(
+        settings, Model(path="./m"), solver, out=folder, counts=counts, report=report, seed=0, ranks=ranks
+    )
+    counts.close()
+    return rows_left
+
+
+def solver(folder):
+    tokenizer = train_tokenizer("char", 128, TEXTS)
+    save_model(toys.model("llama", len(tokenizer)), tokenizer, folder / "m", {})
+
+
+def test_servers_keep_the_rows_of_our_own_decoding(tmp_path):
+    """At a temperature at which answers are all but certain, whatever numbers they are drawn with."""
+    solver(tmp_path)
+    server = StandIn(tmp_path / "served")
+    about = {"model": "./m", "samples": 2, "max_tokens": 3, "temperature": 1e-4}
+    sampler = {"url": server.url, "weights": str(tmp_path / "served")}
+    for name, more in (("1", {}), ("2", {"sampler": sampler})):
+        banded(tmp_path / name, Difficulty(**about, **more), answer=".*[a-h].*")
+    server.shutdown()
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
+    dropped = (tmp_path / "1/report/dropped.jsonl").read_text()
+    assert "solved in 0% of 2" in dropped and "solved in 100% of 2" in dropped
+    assert server.calls.count("/v1/completions") >= len(TEXTS) and server.calls.count("/collective_rpc") == 1
+
+
+def test_servers_decode_for_one_process():
+    with pytest.raises(ValueError, match="or set processes: 1"):
+        Difficulty(model="./m", processes=2, sampler={"serve": True})
+
+
 def test_any_number_of_ranks_keeps_the_same_rows(tmp_path, monkeypatch):
     monkeypatch.setattr(difficulty, "PROBLEMS_AT_ONCE", 5)
-    texts = [f"Say {letter}." for letter in "abcdefghijklmnopqrstuvw"]
-    tokenizer = train_tokenizer("char", 128, texts)
-    save_model(toys.model("llama", len(tokenizer)), tokenizer, tmp_path / "m", {})
+    solver(tmp_path)
     settings = Difficulty(model="./m", samples=4, max_tokens=3, low=0.1, high=0.9)
-
-    def banded(folder, ranks=None):
-        folder.mkdir()
-        for split, part in (("train", texts[:17]), ("heldout", texts[17:])):
-            writer = Writer(folder / f"{split}.parquet", 10)
-            for text in part:
-                about = {"prompt": [{"role": "user", "content": text}], "answer": r"[a-m ]", "verifier": "regex"}
-                writer.add(Problem(uid=text, source="s", licence="free", **about))
-            writer.close()
-        report, counts = Report(folder.with_suffix(".work")), Counts(folder)
-        model = Model(path="./m")
-        rows_left = difficulty.band(
-            settings, model, str(tmp_path / "m"), out=folder, counts=counts, report=report, seed=0, ranks=ranks
-        )
-        counts.close()
-        return rows_left
-
-    alone = banded(tmp_path / "1")
+    alone = banded(tmp_path / "1", settings)
     assert 0 < alone["train"] < 17
     for count in (2, 3):
         folder = tmp_path / str(count)
-        assert in_ranks(count, lambda ranks, folder=folder: banded(folder, ranks)) == alone
+        assert in_ranks(count, lambda ranks, folder=folder: banded(folder, settings, ranks)) == alone
         assert contents(folder) == contents(tmp_path / "1")
         progress = json.loads((tmp_path / f"{count}.work/progress.json").read_text())
         assert (progress["done"], progress["total"]) == (23, 23)

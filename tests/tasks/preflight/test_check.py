@@ -369,6 +369,10 @@ def test_every_listed_server_is_asked_and_a_served_one_needs_its_program(tmp_pat
     found = problems(tmp_path, "rlvr.sampler={serve: {command: [no-such-vllm, serve]}}")
     assert set(found) == {"rlvr.sampler.serve.command"} and "no-such-vllm" in found["rlvr.sampler.serve.command"]
     assert not problems(tmp_path, "rlvr.sampler={serve: {command: [env, A=1, vllm]}}")
+    none = "{serve: {command: [no-such-vllm, serve]}}"
+    band = f"curate.difficulty={{model: ./none, sampler: {none}}}"
+    found = problems(tmp_path, f"evaluate.sampler={none}", band)
+    assert {"evaluate.sampler.serve.command", "curate.difficulty.sampler.serve.command"} <= set(found)
 
 
 def test_a_judge_must_answer(tmp_path, home, known, monkeypatch):
