@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 import os
 import signal
 import time
@@ -12,14 +13,21 @@ import pytest
 import torch
 import toys
 import yaml
+from safetensors.torch import load_file
 
+from evaluation import run as evaluation
 from pipelines.base.errors import Interrupted, StaleWeights
+from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
 from pipelines.engine.distribution import generator
 from pipelines.engine.policy import Policy
 from pipelines.engine.server_endpoint import Endpoint
 from pipelines.engine.server_probe import Probe
+from pipelines.engine.server_process import ServerProcess
+from pipelines.engine.server_transfer import Transfer
+from pipelines.recipe.settings import Evaluate
 from pipelines.rlvr.pack import pack
+from pipelines.stage.report import Report
 
 VLLM = os.environ.get("WHETSTONE_VLLM", "")
 pytestmark = [
@@ -46,10 +54,13 @@ def recipe(folder):
     return path
 
 
+def serve(servers=1):
+    command = ["env", "VLLM_CPU_KVCACHE_SPACE=1", "HF_HUB_OFFLINE=1", VLLM, "serve"]
+    return {"command": command, "arguments": ["--enforce-eager"], "startup_s": 600, "count": servers}
+
+
 def trainer(folder, wide, *overrides, servers=1):
-    command = f"[env, VLLM_CPU_KVCACHE_SPACE=1, HF_HUB_OFFLINE=1, {VLLM}, serve]"
-    serve = f"{{command: {command}, arguments: [--enforce-eager], startup_s: 600, count: {servers}}}"
-    where = f"rlvr.sampler={{serve: {serve}}}"
+    where = f"rlvr.sampler={json.dumps({'serve': serve(servers)})}"
     return toys.trainer(folder, wide, recipe(folder), where, "rlvr.optimizer.learning_rate=0.001", *overrides)
 
 
@@ -81,6 +92,70 @@ def test_twenty_steps_whose_mismatch_does_not_grow(tmp_path, wide):
     assert not process.running
 
 
+def events(folder, text):
+    return [b for b in toys.spool(folder / "work") if b["kind"] == "event" and text in b["text"]]
+
+
+@pytest.mark.parametrize("transfer", ["folder", "gloo"])
+def test_each_way_of_pushing_weights(transfer, tmp_path, wide):
+    run = trainer(
+        tmp_path, wide, "rlvr.steps=5", f"rlvr.sampler.weight_transfer={transfer}", "rlvr.optimizer.learning_rate=0.01"
+    )
+    run.run()
+    weights = values(tmp_path, "server/weights_mismatch")
+    print("weights", weights, "seconds", values(tmp_path, "server/push_s"))
+    assert len(weights) == 5 and max(weights) < 1e-4 and not events(tmp_path, "from the folder")
+    probe = next(iter(run.server.probes.values()))
+    assert float((probe.previous - probe.first).abs().mean()) > 0.05, "the weights that the server followed did change"
+    folder = load_file(tmp_path / "work/served/model.safetensors")["model.norm.weight"]
+    started = load_file(wide / "sft/out/model/model.safetensors")["model.norm.weight"]
+    assert torch.equal(folder, started) == (transfer == "gloo"), "only one way writes the folder at every step"
+
+
+def test_a_push_that_is_broken_off_half_way_leaves_a_paused_server_and_no_mixture(tmp_path, wide, monkeypatch):
+    more = ("rlvr.steps=3", "rlvr.commit.every=1")
+    sent, state = [], []
+    send, end = Transfer.send, ServerProcess.end
+
+    def break_off(transfer, tensor):
+        sent.append(tensor)
+        if len(sent) == 30:  # in the second push
+            transfer._attempt(lambda: (_ for _ in ()).throw(RuntimeError("broken off by the test")))
+        send(transfer, tensor)
+
+    def noted(process):
+        if sent and process.running:
+            state.append(run.server.endpoints[0].paused())
+        end(process)
+
+    monkeypatch.setattr(Transfer, "send", break_off)
+    monkeypatch.setattr(ServerProcess, "end", noted)
+    run = trainer(tmp_path, wide, *more)
+    with pytest.raises(Interrupted, match="stopped in the middle of a push"):
+        run.run()
+    assert state[0] is True, "it was ended while it was paused"
+    monkeypatch.undo()
+    trainer(tmp_path, wide, *more).run()
+    assert len(values(tmp_path, "mismatch/mean")) == 3 and max(values(tmp_path, "mismatch/mean")) < 1e-4
+
+
+def test_evaluate_gives_the_scores_of_our_own_decoding_at_temperature_0(tmp_path, wide):
+    greedy = {"temperature": 0, "max_gen_toks": 12, "until": ["z"]}
+    path, answers = wide / "sft/out/model", {}
+    for name, sampler in (("own", None), ("served", {"serve": serve()})):
+        (tmp_path / name / "report").mkdir(parents=True)
+        settings = Evaluate(
+            tasks=[{"name": "palindromes", "limit": 40, "samples": 1, "sampling": greedy}], sampler=sampler
+        )
+        flat = evaluation.run(
+            settings, Model(path=str(path)), checkpoints={"sft": str(path)}, out=tmp_path / name,
+            report=Report(tmp_path / f"{name}.work"), seed=0,
+        )  # fmt: skip
+        answers[name] = flat, (tmp_path / name / "samples/sft/palindromes.jsonl").read_text()
+    print(answers["own"][0])
+    assert answers["own"] == answers["served"]
+
+
 def test_adapters_alone_are_followed(tmp_path, wide):
     run = trainer(tmp_path, wide, "rlvr.steps=4", "rlvr.lora={rank: 4, alpha: 8}", "rlvr.optimizer.learning_rate=0.02")
     run.run()
@@ -94,8 +169,9 @@ def test_adapters_alone_are_followed(tmp_path, wide):
 
 def test_a_reload_that_leaves_the_old_head_is_refused_and_caught(tmp_path, wide, monkeypatch):
     monkeypatch.setattr(Endpoint, "reload_method", "reload_weights")
+    folder = "rlvr.sampler.weight_transfer=folder"
     with pytest.raises(Interrupted, match="packed copy of a tied output head"):
-        trainer(tmp_path, wide).run()
+        trainer(tmp_path, wide, folder).run()
     examine = Endpoint.examine
 
     def believe(self, config, *patience):
@@ -104,7 +180,7 @@ def test_a_reload_that_leaves_the_old_head_is_refused_and_caught(tmp_path, wide,
 
     monkeypatch.setattr(Endpoint, "examine", believe)
     with pytest.raises(StaleWeights, match="neither the new ones nor the old ones"):
-        trainer(tmp_path, wide, "rlvr.mismatch.on_breach=warn").run()
+        trainer(tmp_path, wide, folder, "rlvr.mismatch.on_breach=warn").run()
     assert len(values(tmp_path, "mismatch/mean")) == 1, "the first reload after an update was the last"
 
 
