@@ -61,10 +61,11 @@ def join(meeting: Meeting, rank: int, listener: socket.socket | None = None) -> 
         settings = dist.ProcessGroupNCCL.Options()
         settings._timeout = timedelta(seconds=meeting.timeout_s)
         return dist.ProcessGroupNCCL(store, rank, meeting.size, settings)
-    settings = dist.ProcessGroupGloo._Options()
+    gloo: Any = dist.ProcessGroupGloo
+    settings = gloo._Options()
     settings._timeout = timedelta(seconds=meeting.timeout_s)
-    settings._devices = [dist.ProcessGroupGloo.create_device(hostname=host)]
-    return dist.ProcessGroupGloo(store, rank, meeting.size, settings)
+    settings._devices = [gloo.create_device(hostname=host)]
+    return gloo(store, rank, meeting.size, settings)
 
 
 def address_towards(host: str) -> str:
