@@ -135,7 +135,7 @@ class Receiver:
         self.group, self.active, self.joined, self.bytes = None, False, 0, 0
 
     def call(self, path, body):
-        """One of the routes; AssertionError where vLLM would fail."""
+        """One of the routes; raises AssertionError where vLLM would fail, RuntimeError where the trainer hangs up."""
         server = self.server
         if path == "/pause":
             server.paused = True
@@ -227,7 +227,7 @@ class Handler(BaseHTTPRequestHandler):
         if path in ROUTES and server.transfer is not None:
             try:
                 server.transfer.call(path, body)
-            except AssertionError as problem:
+            except (AssertionError, RuntimeError) as problem:
                 return self.answer(500, str(problem))
             return self.answer(200, {"message": "done"})
         if self.path == "/reset_prefix_cache":

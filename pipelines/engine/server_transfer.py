@@ -180,7 +180,8 @@ class Transfer:
             do()
         except (RuntimeError, Unreachable) as problem:  # torch's groups raise RuntimeErrors
             self.failure = Unreachable(f"{self.endpoint.name} stopped in the middle of a push ({problem})")
-            self.group = None  # hangs up, which ends what the server waits for
+            # Hang up, which ends what the server waits for; a broadcast keeps the connection as the group does.
+            self.group = self._work = None
 
     def end(self) -> None:
         """Have the server take the weights into use, forget its cached prefixes, and go on.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from datetime import timedelta
 
 import pytest
@@ -13,7 +14,7 @@ from stand_in import Receiver, StandIn
 
 from pipelines.base.errors import Interrupted, StaleWeights
 from pipelines.engine import server_endpoint, server_transfer
-from pipelines.engine.server_transfer import ROUTES, Declined, Source
+from pipelines.engine.server_transfer import ROUTES, Declined, Source, Transfer
 from pipelines.engine.vllm_worker.whetstone_worker import ENGINE
 
 OFFERS = {"weight_transfer_config": {"backend": ENGINE}}
@@ -184,6 +185,39 @@ def test_a_server_that_stops_taking_tensors_ends_within_the_timeout(tmp_path, st
     push(run)
     free.set()
     assert run.server.metrics["server/dropped"] == 1 and run.server.metrics["server/weights_mismatch"] < 1e-5
+
+
+def test_a_trainer_that_breaks_off_hangs_up(tmp_path, start, stand_in, second, monkeypatch):
+    """The server waits for a tensor that does not come; it must not wait for the timeout."""
+    run = trainer(tmp_path, start, [stand_in, second])
+    write(run, stand_in.weights)
+    push(run)
+    broken = run.server.transfers[second.url]
+    sent, send, answers = [], Transfer.send, []
+
+    def break_off(transfer, tensor):
+        sent.append(transfer)
+        if transfer is broken and sent.count(broken) == 5:
+            transfer._attempt(lambda: torch.empty(0).view(1))
+            answers.append(time.monotonic())
+        send(transfer, tensor)
+
+    receive = second.transfer.receive
+
+    def received(update):
+        try:
+            receive(update)
+        except RuntimeError:
+            answers.append(time.monotonic())
+            raise
+
+    monkeypatch.setattr(Transfer, "send", break_off)
+    second.transfer.receive = received
+    push(run)
+    assert run.server.metrics["server/dropped"] == 1
+    while len(answers) < 2 and time.monotonic() < answers[0] + 15:
+        time.sleep(0.05)
+    assert len(answers) == 2 and answers[1] - answers[0] < 5 and second.paused
 
 
 def test_the_only_server_failing_half_way_stops_the_run_and_a_paused_one_is_refused(tmp_path, start, stand_in):
