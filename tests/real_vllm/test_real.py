@@ -174,9 +174,9 @@ def test_a_reload_that_leaves_the_old_head_is_refused_and_caught(tmp_path, wide,
         trainer(tmp_path, wide, folder).run()
     examine = Endpoint.examine
 
-    def believe(self, config, *patience):
+    def believe(self, config, *patience, **settings):
         config = type(config).from_dict(config.to_dict() | {"tie_word_embeddings": False})
-        examine(self, config, *patience)
+        examine(self, config, *patience, **settings)
 
     monkeypatch.setattr(Endpoint, "examine", believe)
     with pytest.raises(StaleWeights, match="neither the new ones nor the old ones"):
