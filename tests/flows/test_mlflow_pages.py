@@ -106,10 +106,9 @@ def test_learning_curves_have_a_line_for_each_arm(pages):
 
     first, _, profile = pages
     text = seen(links.runs(first.experiment_id, links.CURVES_VIEW, charts=True), profile)
-    assert "Whetstone: learning curves" in text and "Learning curves (1)" in text.replace(
-        "Learning curves 1", "Learning curves (1)"
-    )
-    assert "reward/mean" in text and "whetstone.arm: rlvr.advantage rloo" in text and "whetstone.arm: toy" in text
+    assert "Whetstone: learning curves" in text and "Learning curves (1)" in text
+    assert "rlvr.advantage rloo (reward/mean)" in text and "toy (reward/mean)" in text, "a line for each arm"
+    assert "rlvr · rlvr.advantage rloo" in text and "evaluate · toy" not in text and "sft · toy" not in text
 
 
 def test_the_run_page_has_the_note_and_its_models(pages):
