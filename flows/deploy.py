@@ -33,13 +33,16 @@ class DeployError(UserError):
     """Prefect did not take a deployment."""
 
 
-def deploy(file: Path | None = None, gpus: int = 1, unresponsive_after_s: int | None = None) -> None:
+def deploy(
+    file: Path | None = None, gpus: int = 1, unresponsive_after_s: int | None = None, notify_block: str | None = None
+) -> None:
     """Make the work pool, the `gpu` limit, every deployment and the automations; safe to repeat.
 
     Args:
         file: deployments; the project's own `prefect.yaml` unless named.
         gpus: how many stages may compute on a GPU at once, over all machines.
         unresponsive_after_s: seconds without a heartbeat after which the server marks a flow run Crashed; default: 300.
+        notify_block: a notification block of Prefect's, `TYPE/NAME`, by which the server itself tells of crashed and failed flow runs.
 
     Raises:
         DeployError: no server is named, or it refuses.
@@ -67,6 +70,7 @@ def deploy(file: Path | None = None, gpus: int = 1, unresponsive_after_s: int | 
             f"at least {least}, three heartbeats; a healthy run would crash.",
         )
     with get_client(sync_client=True) as client:
+        block = automations.block_id(client, notify_block) if notify_block else None
         template = ProcessWorker.get_default_base_job_template()
         template["variables"]["properties"]["stream_output"]["default"] = False
         pool = WorkPoolCreate(name=POOL, type="process", base_job_template=template, description="Whetstone's stages")
@@ -90,7 +94,8 @@ def deploy(file: Path | None = None, gpus: int = 1, unresponsive_after_s: int | 
     with get_client(sync_client=True) as client:
         for name in remove_others(client, deployments):
             print(f"removed {name}, which is no longer in {deployments.name}", flush=True)
-        for name in automations.create(client, unresponsive_after_s):
+        told = [automations.tell(client, block)] if block else []
+        for name in [*automations.create(client, unresponsive_after_s), *told]:
             print(f"automation {name!r}", flush=True)
 
 
