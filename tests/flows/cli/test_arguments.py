@@ -19,7 +19,10 @@ from flows.cli import stopping
         (["plan", "x.yaml", "--memory", "--limit", "nan"], "argument --limit: nan: a number above 0."),
         (["plan", "x.yaml", "--memory", "--limit", "-3"], "argument --limit: -3: a number above 0."),
         (["plan", "x.yaml", "--memory", "--prompt-tokens", "0"], "argument --prompt-tokens: 0 is not between 1 and"),
-        (["plan", "x.yaml", "--limit", "3"], "--limit, --prompt-tokens, --gpus, --config: they say how --memory counts."),
+        (
+            ["plan", "x.yaml", "--limit", "3"],
+            "--limit, --prompt-tokens, --gpus, --config: they say how --memory counts.",
+        ),
         (["runs", "--limit", "-1"], "argument --limit: -1 is not between 1 and"),
         (["runs", "--limit", "all"], "argument --limit: 'all' is not a whole number."),
         (["deploy", "--gpus", "0"], "argument --gpus: 0 is not between 1 and"),
