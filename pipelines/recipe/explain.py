@@ -85,6 +85,8 @@ def explain(error: ValidationError, body: dict[str, Any], model: type[BaseModel]
         else:
             got = f" (got {shown(value)})" if isinstance(value, str | int | float | bool) or value is None else ""
             text = f"{message(entry)}{got}."
+            if entry["type"] == "string_type" and isinstance(value, int | float):
+                fix = "YAML reads it as a number or as true or false; put it in quotes."
         problems.append(
             Problem(where, text, fix, {name: entry[name] for name in ("type", "loc", "ctx") if name in entry})
         )

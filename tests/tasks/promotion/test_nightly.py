@@ -89,7 +89,7 @@ def test_the_base_and_a_named_run_are_opponents_with_ledgers_of_their_own():
     against_base = look(recipe("others", "against: base, not_worse: {sums: 3}"), worse)
     assert against_base["failed"] and against_base["against"] == "the base of its own chain"
     named = night("others", 0.7, 12)
-    read = recipe("others", f"against: {named[:10]}, not_worse: {{sums: 3}}")
+    read = recipe("others", f"against: '{named[:10]}', not_worse: {{sums: 3}}")
     assert nightly.problems(read) == []
     assert look(read, worse)["failed"] and look(read, night("others", 0.7, 13))["look"] == 2
     marks = {key.split(".")[1][:4] for key in tracking_registry.ledger("others") if key.startswith("gate.")}
