@@ -140,10 +140,10 @@ def test_every_variant_is_tuned_and_a_failure_leaves_the_others(tmp_path, home):
     done = toys.whetstone("sweep", recipe, *options, "--json", home=home, timeout=900, check=False, **environment)
     assert done.returncode == 1, done.stderr[-3000:]
     body = json.loads(done.stdout)
-    assert [row["name"] for row in body["leaderboard"]] == ["reward_functions=[]"]
+    assert [row["name"] for row in body["leaderboard"]] == ["rlvr.reward_functions none"]
     (failure,) = body["failed"].values()
     assert "no score today" in failure or "fails:score" in failure
-    assert set(body["tuned"]) == {"reward_functions=[]", "reward_functions=['fails:score']"}
+    assert set(body["tuned"]) == {"rlvr.reward_functions none", "rlvr.reward_functions fails:score"}
     assert set(body["tuned"].values()) <= {"1e-5", "1e-3"} and "trial 2/4" in done.stderr
     ended = [json.loads(path.read_text())["numbers"]["steps"] for path in (home / "runs").glob("rlvr-*/manifest.json")]
     assert len(ended) == 3 and len(set(ended)) == 1, "two trials and the ranked run, equally long"
