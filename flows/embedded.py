@@ -9,6 +9,9 @@ from typing import Any
 
 from tasks import prefect_server
 
+DRAIN_S = 5.0
+"""How long the end of a command waits for logs and events of its flow to be taken."""
+
 
 def run_flow(
     module: str,
@@ -37,9 +40,22 @@ def run_flow(
         tracking.open_embedded()
         ready()
         result = start(flows).result(raise_on_failure=False)
+        _drain()
     if isinstance(result, BaseException):
         raise result
     return result
+
+
+def _drain() -> None:
+    """Send what Prefect's client still holds for the server, which ends next.
+
+    At the exit its own hooks would try to, and wait more than a minute for a server that is gone.
+    """
+    from prefect.events.worker import EventsWorker
+    from prefect.logging.handlers import APILogHandler
+
+    APILogHandler().flush()
+    EventsWorker.drain_all(timeout=DRAIN_S)
 
 
 def _quiet() -> None:
