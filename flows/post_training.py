@@ -60,7 +60,7 @@ def post_training(
     prepared = handed or Prepared.of(recipe, overrides, selection, fresh=fresh)
     read, chosen = prepared.recipe, prepared.chosen
     pipeline = _begin(prepared, recipe, overrides)
-    done, address = dict(pipeline.before), _page_of(pipeline)
+    done, address = dict(pipeline.before), links.served_run(pipeline.experiment_id, pipeline.parent)
     try:
         leases.close_abandoned()
         leases.close_unresponsive()
@@ -122,13 +122,6 @@ def _begin(prepared: Prepared, source: str, overrides: list[str] | None) -> Pipe
         raise
     pipeline.before = dict(done)
     return pipeline
-
-
-def _page_of(pipeline: Pipeline) -> str | None:
-    """The page of the pipeline's run in MLflow; None where MLflow is no server, or has no run."""
-    if not (pipeline.parent and pipeline.experiment_id and environment.tracking_uri().startswith("http")):
-        return None
-    return links.run(pipeline.experiment_id, pipeline.parent)
 
 
 def _notify(recipe: Recipe, body: dict[str, Any]) -> None:

@@ -45,9 +45,14 @@ class Cleaning:
     """Reason → artifacts that stay."""
 
     @property
+    def folders(self) -> list[Removable]:
+        """All that goes."""
+        return [*self.artifacts, *self.interrupted]
+
+    @property
     def size(self) -> int:
         """Bytes that go."""
-        return sum(each.size for each in [*self.artifacts, *self.interrupted])
+        return sum(each.size for each in self.folders)
 
 
 def plan(days: float, registered: Collection[str], now: float | None = None) -> Cleaning:
@@ -67,10 +72,7 @@ def plan(days: float, registered: Collection[str], now: float | None = None) -> 
     used, needed, cleaning = _last_used(known), _needed(known, set(registered)), Cleaning()
     for artifact in known.artifacts:
         last = max(used.get(artifact.key, 0.0), (artifact.path / MANIFEST).stat().st_mtime)
-        reason = needed.get(artifact.name) or ("a run has used it since" if last > limit else "")
-        if not reason and _pending(artifact.name):
-            reason = "its upload is pending"
-        if reason:
+        if reason := needed.get(artifact.name) or _still_used(artifact.name, last > limit):
             cleaning.kept[reason] = cleaning.kept.get(reason, 0) + 1
         else:
             stored = outbox.uploaded(artifact.path).run_id is not None
@@ -88,11 +90,9 @@ def remove(cleaning: Cleaning, show: Callable[[Removable], Any] = lambda _: None
     Args:
         show: called with each folder before it goes.
     """
-    leaving = (
-        runs_folder() / ".leaving"
-    )  # a command that is killed leaves no half of an artifact, and the next one goes on
+    leaving = runs_folder() / ".leaving"  # a killed command leaves no half of an artifact, and the next one goes on
     shutil.rmtree(leaving, ignore_errors=True)
-    for each in [*cleaning.artifacts, *cleaning.interrupted]:
+    for each in cleaning.folders:
         with process.lock(runs_folder() / ".locks" / each.path.name):
             show(each)
             each.path.rename(leaving)
@@ -128,10 +128,12 @@ def _models(artifact: Artifact) -> set[str]:
     return {str(each) for each in [*sent, artifact.model_id] if each}
 
 
-def _pending(name: str) -> bool:
-    """Whether something of an artifact waits to be sent to MLflow."""
-    waiting = [entry.name for entry in outbox.folder().glob(f"*{name}*")]
-    return bool(waiting) or (runs_folder() / ".work" / name / outbox.UPLOAD).exists()
+def _still_used(name: str, recently: bool) -> str:
+    """Why an artifact that nothing registered needs stays; empty where it may go."""
+    if recently:
+        return "a run has used it since"
+    waits = any(outbox.folder().glob(f"*{name}*")) or (runs_folder() / ".work" / name / outbox.UPLOAD).exists()
+    return "its upload is pending" if waits else ""
 
 
 def _size(folder: Path) -> int:

@@ -21,7 +21,6 @@ from typing import Any
 
 from pipelines.base.secrets import HIDDEN, redact
 from pipelines.recipe.settings import Email, Notify
-from tasks import environment
 from tasks.tracking import links
 
 log = logging.getLogger("whetstone.notices")
@@ -70,9 +69,8 @@ def of_run(settings: Notify, body: dict[str, Any], gate: list[str]) -> None:
         body: its summary.
         gate: what the gate has said.
     """
-    address: tuple[str, ...] = ()
-    if body.get("parent_run_id") and body.get("experiment_id") and environment.tracking_uri().startswith("http"):
-        address = (links.run(body["experiment_id"], body["parent_run_id"]),)
+    page = links.served_run(body.get("experiment_id"), body.get("parent_run_id"))
+    address = (page,) if page else ()
     failed = body.get("failed")
     if failed:
         stage = f", {failed['stage']}" if failed.get("stage") else ""

@@ -23,6 +23,8 @@ from pipelines.stage.process import ERROR, JOB, METRICS, OUT_OF_MEMORY, read_err
 LOG = "stage.log"
 LOG_BYTES = 200_000
 """Of a log that are read after a failure."""
+LAST_LINES = 12
+"""Of it that are shown."""
 POLL_S = 0.2
 WAITING_S = 60.0
 
@@ -187,7 +189,7 @@ def _failure(work: Path, code: int) -> StageFailed:
     kind, problems = read_error(work)
     if code == USER_ERROR_EXIT and problems:
         return StageFailed(problems=problems, exit_code=1 if kind == Interrupted.kind else 2, kind=kind)
-    tail = "\n".join(log_end(work).splitlines()[-12:])
+    tail = "\n".join(log_end(work).splitlines()[-LAST_LINES:])
     killer = -code if code < 0 else None
     ending = f"exit code {code}" if killer is None else f"killed by signal {killer}"
     hint = "Out of memory? Lower micro_batch_tokens or decode_rows, or use LoRA or bfloat16."

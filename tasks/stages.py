@@ -35,8 +35,6 @@ from tasks.tracking.time_budget import TimeBudget, TrackerError
 log = logging.getLogger("whetstone.stages")
 Slot = Callable[[str], contextlib.AbstractContextManager[None]]
 """Given a kind of stage, what to hold while it computes, such as a place on the GPU."""
-LAST_LINES = 12
-"""Lines of the log of a failed stage that the pipeline's run shows."""
 Show = Callable[[str, dict[str, Any] | None], None]
 """Called with (stage, progress), {} while nothing is known; None when the stage has ended."""
 
@@ -345,7 +343,7 @@ def _close_run(
     patience = TimeBudget(min(patience.left or 0.0, 5.0))  # somebody waits for the message, or has pressed Ctrl+C
     tracker.finish(patience)
     if isinstance(error, process.StageFailed):
-        error.run_id, error.last_lines = tracker.run_id or "", log_text.splitlines()[-LAST_LINES:]
+        error.run_id, error.last_lines = tracker.run_id or "", log_text.splitlines()[-process.LAST_LINES :]
     if tracker.run_id is None:
         return
     status, tags = _ending(error), {"whetstone.error": redact(error)}

@@ -28,44 +28,41 @@ def command(arguments: argparse.Namespace) -> int:
     Raises:
         UserError: a run is under way, or the model registry does not answer.
     """
-    from tasks import cleaning, environment
-    from tasks.tracking import registry
-    from tasks.tracking.time_budget import TrackerError
+    from tasks import cleaning
+    from tasks.promotion.promote import opened_registry
 
-    environment.prepare()
-    environment.check_reachable()
-    try:
-        registered = registry.registered()
-    except TrackerError as error:
-        raise environment.Unreachable(f"MLflow's model registry does not say what is registered: {error}") from None
-    planned = cleaning.plan(arguments.older_than, registered)
-    if arguments.json:
-        if arguments.yes:
-            cleaning.remove(planned)
-        print(json.dumps(_body(planned, arguments.yes), indent=1))
-        return 0
-    verb = "deleting" if arguments.yes else "would delete"
-    for each in [] if arguments.yes else [*planned.artifacts, *planned.interrupted]:
-        print(f"{verb} {_line(each)}")
+    with opened_registry() as registry:
+        planned = cleaning.plan(arguments.older_than, registry.registered())
+
+    def say(each: Removable) -> None:
+        if not arguments.json:
+            print(f"{'deleting' if arguments.yes else 'would delete'} {_line(each)}", flush=True)
+
     if arguments.yes:
-        cleaning.remove(planned, lambda each: print(f"{verb} {_line(each)}", flush=True))
-    _sums(planned, arguments.yes)
+        cleaning.remove(planned, say)
+    else:
+        for each in planned.folders:
+            say(each)
+    if arguments.json:
+        print(json.dumps(_body(planned, arguments.yes), indent=1))
+    else:
+        _sums(planned, arguments.yes)
     return 0
 
 
 def _line(each: Removable) -> str:
     """A folder, its size, when it was last used, and what its loss costs."""
-    kind = (
-        "interrupted, its commits are lost" if each.path.parent.name == ".work" else "computed again when it is needed"
-    )
-    lost = "in MLflow, fetched when it is needed" if each.stored else kind
+    if each.path.parent.name == ".work":
+        lost = "interrupted, its commits are lost"
+    else:
+        lost = "in MLflow, fetched when it is needed" if each.stored else "computed again when it is needed"
     day = time.strftime("%Y-%m-%d", time.localtime(each.used))
     return f"{each.path.name}  {each.size / 1e6:>9.1f} MB  used {day}  {lost}"
 
 
 def _sums(planned: Cleaning, deleted: bool) -> None:
     """What goes together, what stays and why."""
-    count = len(planned.artifacts) + len(planned.interrupted)
+    count = len(planned.folders)
     print(f"{count} folder{'s' if count != 1 else ''}, {planned.size / 1e6:.1f} MB{', deleted' if deleted else ''}")
     for reason, number in planned.kept.items():
         print(f"kept: {number}, {reason}")
@@ -76,6 +73,6 @@ def _sums(planned: Cleaning, deleted: bool) -> None:
 def _body(planned: Cleaning, deleted: bool) -> dict[str, object]:
     folders = [
         {"path": str(each.path), "bytes": each.size, "used": each.used, "in_mlflow": each.stored}
-        for each in [*planned.artifacts, *planned.interrupted]
+        for each in planned.folders
     ]
     return {"deleted": deleted, "bytes": planned.size, "folders": folders, "kept": planned.kept}

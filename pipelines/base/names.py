@@ -10,7 +10,7 @@ from pipelines.base.secrets import redact
 DOT = " · "
 LONGEST_VALUE, LONGEST_NAME = 28, 120
 SAID_ELSEWHERE = ("tracking", "threads", "concurrent_stages", "name", "gate", "notify")
-"""Sections of overrides that say nothing of what is computed."""
+"""Fields of a recipe that say nothing of what its stages compute."""
 WHAT_IS_SCORED = "checkpoints"
 ABBREVIATED = {"learning_rate": "lr"}
 

@@ -36,6 +36,11 @@ class Serve(Settings):
         return self._number("--tensor-parallel-size", "-tp") * self._number("--pipeline-parallel-size", "-pp")
 
     @property
+    def cards_together(self) -> int:
+        """GPUs that all servers compute on."""
+        return self.count * self.cards_each
+
+    @property
     def names_cards(self) -> bool:
         """Whether the command itself says which GPUs servers compute on."""
         return any(word.startswith("CUDA_VISIBLE_DEVICES=") for word in self.command)
@@ -58,7 +63,7 @@ class Serve(Settings):
         if self.names_cards or len(visible) < 2:
             return None
         free = list(visible[processes:])
-        if self.count * each > len(free):
+        if self.cards_together > len(free):
             free = list(reversed(visible))
         starts = (number * each % max(1, len(free) - each + 1) for number in range(self.count))
         return [",".join(free[start : start + each]) for start in starts]

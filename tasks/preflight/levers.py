@@ -100,4 +100,4 @@ def _changes(node: Node, prompt_tokens: int | None, device: Device) -> Iterator[
 def _server_cards(section: Any) -> int:
     """GPUs that the servers of a stage compute on."""
     sampler = getattr(section, "sampler", None)
-    return sampler.serve.count * sampler.serve.cards_each if sampler is not None and sampler.serve is not None else 0
+    return sampler.serve.cards_together if sampler is not None and sampler.serve is not None else 0

@@ -122,6 +122,12 @@ class Shape:
         """Parameters of an embedding and an output head, each with weights of its own."""
         return min(self.parameters, 2 * self.vocabulary * self.hidden)
 
+    @property
+    def keys(self) -> int:
+        """Numbers that the keys and values of one position are, in all layers that keep them."""
+        layers = self.layers if self.key_layers is None else self.key_layers
+        return layers * 2 * self.key_heads * self.head_size
+
     def adapters(self, rank: int) -> int:
         """Parameters of adapters on the attention's and the MLP's matrices."""
         queries, keys = self.heads * self.head_size, self.key_heads * self.head_size
@@ -271,8 +277,7 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
         and load.steps >= (PACKED_STEPS if value == 4 else 1)
     )
     packed = stored * shape.parameters * load.decoded if packs else 0
-    key_layers = shape.layers if shape.key_layers is None else shape.key_layers
-    cache = load.rows * load.length * key_layers * 2 * shape.key_heads * shape.head_size * cached
+    cache = load.rows * load.length * shape.keys * cached
     cache += load.rows * shape.state * 4
     cache += DRAWN * load.rows * shape.vocabulary * 4
     keeps = (

@@ -14,13 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pipelines.base.names import SAID_ELSEWHERE
 from pipelines.base.project import ROOT
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.stage_kind import Node
 from tasks.keys import source
 
 ASK = "rules"
-UNREAD = ("name", "seed", "threads", "presets", "concurrent_stages", "tracking", "gate", "notify")
+UNREAD = (*SAID_ELSEWHERE, "seed", "presets")
 """Fields of a recipe that no rule looks at, so that runs with other seeds need not ask again."""
 
 

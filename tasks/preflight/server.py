@@ -63,7 +63,7 @@ def problems(field: str, sampler: Server, processes: int = 1) -> Iterator[Proble
 
 def _cards(field: str, serve: Serve, processes: int, cards: int) -> Iterator[Problem]:
     """Servers have GPUs beside those of the processes, or a share of their memory."""
-    needed = serve.count * serve.cards_each
+    needed = serve.cards_together
     if cards == 0 or serve.names_cards or processes + needed <= cards:
         return
     if serve.cards_each > cards:

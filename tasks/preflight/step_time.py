@@ -112,6 +112,5 @@ def _decoding(section: Rlvr, shape: Shape, card: Card, rows: int, prompt: int, a
         return 0.0
     at_once = min(most, -(-rows // workers))
     waves = -(-rows // (at_once * workers))
-    layers = shape.layers if shape.key_layers is None else shape.key_layers
-    keys = at_once * (prompt + answer // 2) * layers * 2 * shape.key_heads * shape.head_size * value
+    keys = at_once * (prompt + answer // 2) * shape.keys * value
     return waves * answer * (value * shape.parameters + keys) / (each * DECODING_SHARE * card.bandwidth)

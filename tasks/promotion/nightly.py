@@ -24,7 +24,7 @@ from tasks import process
 from tasks.environment import home
 from tasks.lineage import subjects
 from tasks.pipeline import Pipeline
-from tasks.promotion.promote import Answers, looks_at, of_champion, opened_registry, paired_tasks
+from tasks.promotion.promote import Answers, look_of, looks_at, of_champion, opened_registry, paired_tasks
 from tasks.store.artifacts import Artifact
 from tasks.store.known import NotFound
 
@@ -48,9 +48,8 @@ def name_of(recipe: Recipe) -> str:
 
 
 def ask(pipeline: Pipeline) -> None:
-    """Let the gate of a pipeline's recipe say its verdict, before the pipeline is closed; nothing where the recipe has none."""
-    if pipeline.recipe.gate is not None:
-        pipeline.gate = look(pipeline.recipe, pipeline.evaluations, pipeline.parent)
+    """Let the gate of a pipeline's recipe, which has one, say its verdict before the pipeline is closed."""
+    pipeline.gate = look(pipeline.recipe, pipeline.evaluations, pipeline.parent)
 
 
 def look(recipe: Recipe, evaluations: Mapping[str, Artifact], run_id: str | None) -> dict[str, Any] | None:
@@ -114,14 +113,13 @@ def _look(
         registry.add_name(name)
         looks = looks_at(registry.ledger(name), opponent.mark, "gate")
         mark = digest([[s.name, s.checkpoint] for s in candidates.values()])[:16]
-        known = next((n for n, about in looks.items() if about.get("candidate") == mark), None)
-        number = known or max(looks, default=0) + 1
+        known, number = look_of(looks, mark)
         margins = {task: points / 100 for task, points in settings.not_worse.items()}
         held = gate.hold(margins, pairs, number, settings.alpha, settings.looks)
         held["why"] += why_not
         when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         evidence = {"name": name, "against": opponent.words, "time": when, "left_out": left_out, **held}
-        if known is None:
+        if not known:
             about = {"candidate": mark, "verdict": held["verdict"], "run": run_id, "time": when}
             registry.remember(name, f"gate.{opponent.mark}.{number}", about)
         _store_evidence(registry, name, f"gate-{opponent.mark}-look-{number}.json", evidence, run_id)

@@ -145,8 +145,7 @@ def look(chosen: Candidate, rule: Mapping[str, Any]) -> dict[str, Any]:
         looks = looks_at(ledger, version)
         _same_rule(stated, looks, chosen.name, version)
         mark = f"{chosen.evaluated.artifact.key}:{chosen.subject.checkpoint}"
-        known = next((n for n, about in looks.items() if about.get("candidate") == mark), None)
-        number = known or max(looks, default=0) + 1
+        known, number = look_of(looks, mark)
         decided = gate.decide(stated, {t: pairs[t] for t in (stated.primary, *stated.guards)}, number)
         if rule.get("primary") is None or rule.get("guards") is None:  # the benchmarks were not all named
             decided["why"] += [f"{task}: left out, because {reason}" for task, reason in left_out.items()]
@@ -159,7 +158,7 @@ def look(chosen: Candidate, rule: Mapping[str, Any]) -> dict[str, Any]:
             "left_out": left_out,
             **decided,
         }  # fmt: skip
-        if known is None:
+        if not known:
             about = {
                 "candidate": mark,
                 "version": chosen.version,
@@ -296,6 +295,16 @@ def _rule(rule: Mapping[str, Any], pairs: Mapping[str, Pair], left_out: Mapping[
         if task not in pairs:
             raise GateError(f"{option} {task}", "both were not asked it, or not alike", did_you_mean(task, pairs))
     return Rule(primary, dict(sorted(guards.items())), rule["alpha"], rule["looks"])
+
+
+def look_of(looks: Mapping[int, Mapping[str, Any]], candidate: str) -> tuple[bool, int]:
+    """Whether the answers of a candidate have been looked at, and the number of that look or of the next one.
+
+    >>> look_of({1: {"candidate": "a"}, 2: {"candidate": "b"}}, "a"), look_of({1: {"candidate": "a"}}, "b")
+    ((True, 1), (False, 2))
+    """
+    known = next((number for number, about in looks.items() if about.get("candidate") == candidate), None)
+    return known is not None, known or max(looks, default=0) + 1
 
 
 def looks_at(ledger: Mapping[str, Any], version: str, kind: str = "look") -> dict[int, dict[str, Any]]:

@@ -32,6 +32,13 @@ def run(experiment_id: str, run_id: str) -> str:
     return f"{base()}/#/experiments/{experiment_id}/runs/{run_id}?{urlencode(TRAINING)}"
 
 
+def served_run(experiment_id: str | None, run_id: str | None) -> str | None:
+    """The page of a run on a server; None where MLflow is none, or has no such run."""
+    if not (experiment_id and run_id and tracking_uri().startswith("http")):
+        return None
+    return run(experiment_id, run_id)
+
+
 def file(experiment_id: str, run_id: str, path: str) -> str:
     """A file of a run."""
     return f"{base()}/#/experiments/{experiment_id}/runs/{run_id}/artifacts/{path}?{urlencode(TRAINING)}"

@@ -57,8 +57,7 @@ def params(recipe: Recipe, sections: tuple[str, ...] | None = None) -> dict[str,
     for name, stage in recipe.graph.items():
         if getattr(stage.settings, "divergence", "no such field") is None:
             values[f"{name}.divergence.kind"] = "none"
-    left_out = ("name", "threads", "tracking", "concurrent_stages", "gate", "notify")
-    values = {name: text for name, text in values.items() if name.partition(".")[0] not in left_out}
+    values = {name: text for name, text in values.items() if name.partition(".")[0] not in names.SAID_ELSEWHERE}
     if sections is not None:
         values = {name: text for name, text in values.items() if name.partition(".")[0] in ("seed", *sections)}
     return {name: redact(text)[:6000] for name, text in values.items()}
