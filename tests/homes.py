@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tasks.environment import runs_folder
 from tasks.keys import stage_key
 from tasks.store import artifacts, index
@@ -14,6 +16,15 @@ from tasks.store.artifacts import Artifact
 
 Scores = Mapping[str, Mapping[str, Sequence[Sequence[float]]]]
 """checkpoint → task → per problem, the score of each answer."""
+
+
+def with_a_store_of_its_own(tmp_path_factory):
+    """The rest of a module's fixture: a home in whose store the tests register models; made once, because the database takes seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME"):
+            patch.delenv(name, raising=False)
+        patch.setenv("WHETSTONE_HOME", str(tmp_path_factory.mktemp("registry") / "home"))
+        yield
 
 
 def stage(name: str, parts: dict[str, Any], files: Mapping[str, str], run_id: str) -> Artifact:

@@ -19,7 +19,7 @@ import torch
 
 from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Stop
-from pipelines.engine import models
+from pipelines.engine import models, server_endpoint
 from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server_transfer import ROUTES
@@ -265,6 +265,13 @@ def transfers(arguments):
     if "--weight-transfer-config" not in arguments:
         return None
     return json.loads(arguments[arguments.index("--weight-transfer-config") + 1])
+
+
+def until_the_test_ends(server, monkeypatch):
+    """The rest of a fixture: the server until the test ends; whoever gets no answer from it asks again at once."""
+    monkeypatch.setattr(server_endpoint, "PATIENCE", (0.01, 0.01))
+    yield server
+    server.shutdown()
 
 
 def main(arguments):

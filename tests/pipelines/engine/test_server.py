@@ -12,7 +12,7 @@ import psutil
 import pytest
 import torch
 import toys
-from stand_in import StandIn
+from stand_in import StandIn, until_the_test_ends
 
 from pipelines.base.errors import Interrupted, RecipeError, StaleWeights
 from pipelines.contract.sampling import Sampling
@@ -33,17 +33,12 @@ CPU = {
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "PATIENCE", (0.01, 0.01))
-    server = StandIn(tmp_path / "served")
-    yield server
-    server.shutdown()
+    yield from until_the_test_ends(StandIn(tmp_path / "served"), monkeypatch)
 
 
 @pytest.fixture
-def second(tmp_path):
-    server = StandIn(tmp_path / "served")
-    yield server
-    server.shutdown()
+def second(tmp_path, monkeypatch):
+    yield from until_the_test_ends(StandIn(tmp_path / "served"), monkeypatch)
 
 
 def trainer(tmp_path, start, servers, *overrides):

@@ -10,10 +10,10 @@ from datetime import timedelta
 import pytest
 import torch
 import toys
-from stand_in import Receiver, StandIn
+from stand_in import Receiver, StandIn, until_the_test_ends
 
 from pipelines.base.errors import Interrupted, StaleWeights
-from pipelines.engine import server_endpoint, server_transfer
+from pipelines.engine import server_transfer
 from pipelines.engine.server_transfer import ROUTES, Declined, Source, Transfer
 from pipelines.engine.vllm_worker.whetstone_worker import ENGINE
 
@@ -28,17 +28,12 @@ def receiving(folder, **settings):
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    monkeypatch.setattr(server_endpoint, "PATIENCE", (0.01, 0.01))
-    server = receiving(tmp_path / "served")
-    yield server
-    server.shutdown()
+    yield from until_the_test_ends(receiving(tmp_path / "served"), monkeypatch)
 
 
 @pytest.fixture
-def second(tmp_path):
-    server = receiving(tmp_path / "served")
-    yield server
-    server.shutdown()
+def second(tmp_path, monkeypatch):
+    yield from until_the_test_ends(receiving(tmp_path / "served"), monkeypatch)
 
 
 def trainer(tmp_path, start, servers, *overrides, transfer="auto"):

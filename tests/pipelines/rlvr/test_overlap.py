@@ -15,11 +15,11 @@ import time
 import pytest
 import torch
 import toys
-from stand_in import StandIn
+from stand_in import StandIn, until_the_test_ends
 
 from pipelines.base.errors import Interrupted, RecipeError
 from pipelines.contract.method import own_update
-from pipelines.engine import checkpoint, server_endpoint
+from pipelines.engine import checkpoint
 from pipelines.engine.policy import Policy
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
@@ -32,10 +32,7 @@ CORRECTED = ("rlvr.old_logp=trainer", "rlvr.credit=[{kind: truncated_is}]", "rlv
 
 @pytest.fixture
 def stand_in(tmp_path, monkeypatch):
-    monkeypatch.setattr(server_endpoint, "PATIENCE", (0.01, 0.01))
-    server = StandIn(tmp_path / "served")
-    yield server
-    server.shutdown()
+    yield from until_the_test_ends(StandIn(tmp_path / "served"), monkeypatch)
 
 
 def overrides(server, staleness, *more):

@@ -20,13 +20,7 @@ RULE = {"primary": "sums", "guards": {}, "margin": 0.05, "alpha": 0.05, "looks":
 
 @pytest.fixture(scope="module", autouse=True)
 def registry(tmp_path_factory):
-    """A home with a store of its own; the database is made once, because that takes seconds."""
-    patch = pytest.MonkeyPatch()
-    for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME"):
-        patch.delenv(name, raising=False)
-    patch.setenv("WHETSTONE_HOME", str(tmp_path_factory.mktemp("registry") / "home"))
-    yield
-    patch.undo()
+    yield from homes.with_a_store_of_its_own(tmp_path_factory)
 
 
 def scores(rate: float, seed: int, problems: int = 200) -> list[list[float]]:
