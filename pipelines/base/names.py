@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import PurePath
 
 from pipelines.base.secrets import redact
 
@@ -30,12 +31,14 @@ def named(
     'gspo · seed 1 · rlvr.lr 3e-4'
     >>> named("quickstart", ["dapo"]), named("quickstart", seed=2), named("quickstart")
     ('dapo', 'quickstart · seed 2', 'quickstart')
+    >>> named("mine", ["./my_preset.yaml"])
+    'my_preset'
     """
     chosen = settings(overrides)
     presets = listed(chosen.pop("presets")) if "presets" in chosen else list(presets)
     seeds = {name: chosen.pop(name) for name in [n for n in chosen if is_seed(n)]}
     seed_shown = ", ".join(dict.fromkeys(seeds.values())) or ("" if seed is None else str(seed))
-    parts = [*presets, *([f"seed {seed_shown}"] if seed_shown else []), *of_fields(chosen)]
+    parts = [*map(_stem, presets), *([f"seed {seed_shown}"] if seed_shown else []), *of_fields(chosen)]
     return DOT.join(parts if presets or chosen else [otherwise, *parts])[:LONGEST_NAME]
 
 
@@ -100,6 +103,10 @@ def listed(value: str) -> list[str]:
     (['dapo', 'my.yaml'], [])
     """
     return [name for name in (part.strip(" '\"") for part in value.strip("[] ").split(",")) if name]
+
+
+def _stem(preset: str) -> str:
+    return PurePath(preset).stem if preset.endswith((".yaml", ".yml")) else preset
 
 
 def _value(value: str) -> str:

@@ -169,7 +169,7 @@ class ServerSampler:
                 self._drop(endpoint, problem)
 
         self._at_once(load, others)
-        self.metrics["server/push_s"] = writing_s + time.perf_counter() - began
+        self.metrics["time/push_s"] = writing_s + time.perf_counter() - began
         self._check(model)
         for older in self.folder.glob("push-*"):
             if older.name != adapter:

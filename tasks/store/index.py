@@ -147,7 +147,7 @@ def _alive(pid: Any) -> bool:
 
 
 def meant(name: str, runs: Iterable[dict[str, Any]], shortest: int = 1) -> list[dict[str, Any]]:
-    """Runs whose id starts with `name`, from so many characters; where no id does, those whose name it is."""
+    """Runs whose id starts with `name`, from so many characters; else those whose name it is; else those of that experiment."""
     runs = [*runs]
     ids = [run for run in runs if run["run_id"].startswith(name)] if len(name) >= shortest else []
-    return ids or [run for run in runs if run.get("name") == name]
+    return ids or [r for r in runs if r.get("name") == name] or [r for r in runs if r.get("experiment") == name]

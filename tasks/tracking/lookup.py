@@ -18,7 +18,8 @@ class NoSuchRun(UserError):
 
 
 def find_run(prefix: str, *, ask_mlflow: bool = True) -> dict[str, Any]:
-    """The one pipeline run whose id starts with `prefix`, or whose name it is where no id does.
+    """The one pipeline run whose id starts with `prefix`, or whose name it is where no id does, or whose
+    experiment has this one alone.
 
     Args:
         ask_mlflow: where this project folder knows none, ask MLflow.

@@ -103,7 +103,7 @@ def test_each_way_of_pushing_weights(transfer, tmp_path, wide):
     )
     run.run()
     weights = values(tmp_path, "server/weights_mismatch")
-    print("weights", weights, "seconds", values(tmp_path, "server/push_s"))
+    print("weights", weights, "seconds", values(tmp_path, "time/push_s"))
     assert len(weights) == 5 and max(weights) < 1e-4 and not events(tmp_path, "from the folder")
     probe = next(iter(run.server.probes.values()))
     assert float((probe.previous - probe.first).abs().mean()) > 0.05, "the weights that the server followed did change"

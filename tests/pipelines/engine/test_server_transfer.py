@@ -70,7 +70,7 @@ def test_a_run_sends_its_weights_and_writes_no_folder(tmp_path, start, stand_in,
     run.run()
     metrics = [line["values"] for line in lines(tmp_path, "metrics")]
     assert len(metrics) == 4 and max(v.get("mismatch/max", 0) for v in metrics) < 1e-3
-    assert max(v["server/weights_mismatch"] for v in metrics) < 1e-5 and min(v["server/push_s"] for v in metrics) > 0
+    assert max(v["server/weights_mismatch"] for v in metrics) < 1e-5 and min(v["time/push_s"] for v in metrics) > 0
     assert before == {path: path.stat().st_mtime_ns for path in stand_in.weights.iterdir()}
     for server in (stand_in, second):
         routes = [path for path in server.calls if path in ROUTES]

@@ -32,6 +32,7 @@ def test_start_and_end_are_one_run(home):
     assert (run["status"], run["seconds"], run["metrics"], run["tags"]) == ("FINISHED", 2.0, {"m": 1.0}, {"k": "v"})
     assert [r["name"] for r in index.runs()] == ["s", "r"], "newest first"
     assert [r["name"] for r in index.meant("aa", index.runs())] == ["r"]
+    assert [r["name"] for r in index.meant("f", index.runs())] == ["s"], "the one run of that experiment"
     assert index.meant("c", index.runs()) == []
 
 
