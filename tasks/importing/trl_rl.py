@@ -14,8 +14,16 @@ AGGREGATIONS = {
     "dr_grpo": "fixed_length",
     "dapo": "token_mean",
     "cispo": "token_mean",
+    "sapo": "row_mean",
+    "vespo": "token_mean",
+    "luspo": {"kind": "fixed_length", "length": 1},
 }
 """loss_type → ours."""
+SETTINGS = {
+    "sapo": {"tau_pos": "sapo_temperature_pos", "tau_neg": "sapo_temperature_neg"},
+    "vespo": {name: f"vespo_{name}" for name in ("k_pos", "lambda_pos", "k_neg", "lambda_neg")},
+}
+"""loss_type that is an objective without a clip → its settings here and there."""
 SCALES = {"group": "std", "true": "std", "batch": "batch", "none": "none", "false": "none"}
 EPS = 1e-4
 """TRL adds it to a group's deviation."""
@@ -23,6 +31,8 @@ DELTAS = {
     "clip": ("`dual` bounds the loss of negative advantages where it is above 1 + high", "Leave it out, or raise it."),
     "gspo": ("gspo bounds ratios of whole answers once", "Leave it out there too, and compare."),
     "cispo": ("cispo does not read it there", "Leave it out."),
+    "sapo": ("sapo does not read it there", "Leave it out."),
+    "vespo": ("vespo does not read it there", "Leave it out."),
 }
 """Our objective → why delta is not in it, and what to do."""
 STEPS = 100
@@ -168,10 +178,13 @@ def objective(draft: Draft) -> None:
                 f"an upper bound of {high:g} on the weight itself cuts every weight at 1 and above", "The recipe has our default, 5.",
             )  # fmt: skip
             part = {"kind": "cispo"}
+    elif kind in SETTINGS:
+        part = {"kind": kind} | {setting: float(config.take(key)) for setting, key in SETTINGS[kind].items()}
+        keys = ["loss_type", *SETTINGS[kind].values()]
     if level not in ("token", "sequence"):
         draft.leave("importance_sampling_level", "neither token nor sequence", "The recipe has token.")
-    elif kind == "cispo" and level == "sequence":
-        draft.leave("importance_sampling_level", "cispo weighs tokens here", "Take `token` there too, and compare.")
+    elif kind in ("cispo", "sapo") and level == "sequence":
+        draft.leave("importance_sampling_level", f"{kind} weighs tokens here", "Take `token` there too, and compare.")
     delta = config.take("delta")
     if delta is not None and part["kind"] == "clip" and delta > 1 + high:
         part["dual"] = float(delta)

@@ -23,6 +23,8 @@ AGGREGATIONS = {
     "seq-mean-token-sum-norm": "fixed_length",
 }  # fmt: skip
 """actor.loss_agg_mode → ours."""
+ROW_MEANS = ("gspo", "sapo", "geo_mean")
+"""Values of loss_mode that do not read loss_agg_mode."""
 PENALTIES = {"kl": "k1", "k1": "k1", "low_var_kl": "k3", "k3": "k3", "mse": "k2", "k2": "k2"}
 """kl_loss_type and kl_penalty → ours."""
 
@@ -202,8 +204,9 @@ def advantage(draft: Draft) -> None:
             "kind": "critic", "learning_rate": config.take("critic.lr"),
             "epochs": config.take("critic.epochs") or config.take("ppo_epochs"),
             "discount": float(config.take("gamma")), "warm_up": max(0, config.take("critic_warmup") - 1),  # theirs counts steps from 1
+            "value_clip": float(config.take("critic.cliprange_value")),
         }  # fmt: skip
-        draft.put(".providers", [critic], "critic.lr", "critic.epochs", "critic_warmup")
+        draft.put(".providers", [critic], "critic.lr", "critic.epochs", "critic_warmup", "critic.cliprange_value")
     draft.put(".advantage", part, *keys)
 
 
@@ -219,6 +222,14 @@ def objective(draft: Draft) -> None:
         part, keys = {"kind": "reinforce"}, ["loss_mode"]
     elif mode in ("gspo", "cispo"):
         part["kind"] = mode
+    elif mode == "geo_mean":
+        part["kind"] = "gmpo"
+    elif mode == "sapo":
+        part = {"kind": "sapo"} | {key: float(config.take(key)) for key in ("tau_pos", "tau_neg")}
+        keys = ["loss_mode", "tau_pos", "tau_neg"]
+    elif mode in ("dppo_tv", "dppo_kl"):
+        part |= {"kind": "dppo", "divergence": mode.removeprefix("dppo_"), "largest": float(dual)}
+        keys.append("clip_ratio_c")
     elif mode != "vanilla":
         draft.leave(
             "loss_mode",
@@ -238,19 +249,19 @@ def objective(draft: Draft) -> None:
 
 
 def aggregate(draft: Draft, mode: str) -> None:
-    """The mean over tokens and rows; gspo's is fixed there."""
+    """The mean over tokens and rows; that of some objectives is fixed there."""
     config = draft.config
     mode_of_mean = config.take("loss_agg_mode")
     value: Any = AGGREGATIONS.get(mode_of_mean)
     if value is None:
         draft.leave("loss_agg_mode", "not one of our means", "The recipe has token_mean.")
         value = "token_mean"
-    if mode == "gspo" and value != "row_mean":
+    if mode in ROW_MEANS and value != "row_mean":
         draft.put(
             ".loss_aggregation",
             "row_mean",
             "loss_mode",
-            note="gspo is a mean of rows there, whatever loss_agg_mode says",
+            note=f"{mode} is a mean of rows there, whatever loss_agg_mode says",
         )
         return
     keys = ["loss_agg_mode"]

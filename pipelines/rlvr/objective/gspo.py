@@ -27,11 +27,13 @@ def gspo(
     low: Annotated[float, Field(gt=0, le=1)] = 3e-4,
     high: Annotated[float, Field(gt=0)] = 4e-4,
 ) -> PerToken:
-    """Clipped loss with the geometric mean of the row's token ratios as its ratio (token-gradient form).
+    """Clipped loss with the geometric mean of the row's token ratios as its ratio, in the form that the paper calls GSPO-token.
 
         log s_i = mean_t (logp - logp_old);   s_it = s_i with the gradient of logp_it
         l = max(-s A, -clip(s, 1 - low, 1 + high) A)
 
+    Where the tokens of a row have one advantage, value and gradient are GSPO's; where they differ (section 4.3), each token's gradient has
+    its own. TRL calls the form `gspo_token`; verl's `gspo` is it too.
     Use `loss_aggregation: row_mean`; the paper averages rows, not tokens. The exponent is clamped at 10.
 
     >>> import torch

@@ -24,6 +24,19 @@ AVERAGING = 0.1
 """The paper's beta_reg, in its experiments."""
 
 
+def squared_error(value: Tensor, target: Tensor, before: Tensor | None = None, clip: float | None = None) -> Tensor:
+    """(v - R)^2, in the shape of the inputs; with `clip` the larger of it and of the error of v kept within `clip` of `before`.
+
+    >>> squared_error(torch.tensor([1.0, 1.0]), torch.tensor([2.0, 0.0]), torch.zeros(2), 0.5).tolist()
+    [2.25, 1.0]
+    """
+    error = (value - target).square()
+    if before is None or clip is None:
+        return error
+    kept = before + (value - before).clamp(-clip, clip)
+    return torch.maximum(error, (kept - target).square())
+
+
 @method(
     paper="1506.02438",
     title="High-Dimensional Continuous Control Using Generalized Advantage Estimation (value function)",
@@ -55,9 +68,13 @@ class critic(LearnedHead):
     `averaging` of the way from its value to the return, before it is mapped (the paper's beta_reg). Its heads are fitted to returns
     instead of bootstrapped maxima, by squares instead of Huber's loss.
 
+    `value_clip` bounds how far a fit moves a value from the one that the step's advantages were made with: the error is the larger of
+    v's and of v's clipped to that distance (PPO's value clipping; verl takes 0.5, TRL 0.2). It works from the second pass of `epochs` on,
+    where v has moved.
+
     Raises:
-        RecipeError: `lam` without `at: turns`, `discount` with `heads`, `averaging` without `heads`, `heads` with `at: turns` or
-            `heuristic`, `heuristic` without `warm_up`, or a function that cannot be imported.
+        RecipeError: `lam` without `at: turns`, `discount` or `value_clip` with `heads`, `averaging` without `heads`, `heads` with
+            `at: turns` or `heuristic`, `heuristic` without `warm_up`, or a function that cannot be imported.
     """
 
     def __init__(
@@ -72,6 +89,7 @@ class critic(LearnedHead):
         heuristic: Function | None = None,
         heads: Annotated[dict[str, Mapped], Field(min_length=1, max_length=64)] | None = None,
         averaging: Annotated[float, Field(gt=0, le=1)] = AVERAGING,
+        value_clip: Annotated[float, Field(gt=0)] | None = None,
     ) -> None:
         if at == "tokens" and lam != 1.0:
             raise RecipeError("rlvr.providers.critic", "lam belongs to at: turns", "Set that, or leave it out.")
@@ -92,6 +110,13 @@ class critic(LearnedHead):
                 "they are fitted to returns at tokens",
                 "Leave them out, or at: turns and heuristic.",
             )
+        if heads is not None and value_clip is not None:
+            raise RecipeError(
+                "rlvr.providers.value_clip",
+                "the column has the sum of the heads, not each one's value",
+                "Leave it out.",
+            )
+        self.value_clip = value_clip
         self.heads, self.averaging, self.reward_terms = heads, averaging, tuple(heads or ())
         self.reads = ("turn", "turn_reward") if at == "turns" else ("reward_terms",) if heads else ()
         self.fitted_to = {"at": at, "discount": discount, "lam": lam}
@@ -132,8 +157,10 @@ class critic(LearnedHead):
                 predicted, wanted = self.network(layout), target[layout.target].to(self.network.device)
                 if self.value_heads:
                     wanted = self.value_heads.targets(predicted, wanted, self.averaging)
-                error = predicted - wanted
-                loss = 0.5 * error.square().sum() / mask.sum()
+                before = (
+                    columns["value"].flatten()[layout.target].to(predicted) if self.value_clip is not None else None
+                )
+                loss = 0.5 * squared_error(predicted, wanted, before, self.value_clip).sum() / mask.sum()
                 loss.backward()
                 total += float(loss.detach())
             self.learn()

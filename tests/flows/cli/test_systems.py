@@ -20,7 +20,10 @@ from pipelines.recipe.read import PRESETS, preset_names
 from pipelines.recipe.slots import MONITORS
 from pipelines.recipe.stage_kind import stage_kinds
 
-GENERAL = {"ppo", "grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "dapo", "dapo_carry", "dr_grpo", "gspo", "cispo"}  # fmt: skip
+GENERAL = {
+    "ppo", "grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "dapo", "dapo_carry", "dr_grpo", "gspo", "cispo", "sapo", "gmpo",
+    "dppo_tv", "dppo_kl", "vespo", "luspo",
+}  # fmt: skip
 """Presets of papers that stand in none of the lists."""
 OTHERS = {"on_policy_distillation", "tree_grpo", "prime"}
 COMMANDS = {"compare", "overoptimisation", "report", "rubric", "sweep"}

@@ -79,6 +79,25 @@ def test_the_bound_of_cispo_is_of_the_weight_itself(tmp_path):
     assert result.recipe.rlvr.objective == {"kind": "cispo"} and own.kinds(result)["epsilon_high"] == "left_out"
 
 
+def test_losses_without_a_clip_have_their_own_settings(tmp_path):
+    rlvr = own.read(
+        tmp_path, own.TRL_GRPO | {"loss_type": "sapo", "sapo_temperature_neg": 1.2, "delta": None}
+    ).recipe.rlvr
+    assert rlvr.objective == {"kind": "sapo", "tau_pos": 1.0, "tau_neg": 1.2}
+    assert rlvr.loss_aggregation == {"kind": "row_mean"}
+    result = own.read(tmp_path, own.TRL_GRPO | {"loss_type": "vespo", "vespo_k_pos": 1.5, "delta": 4.0})
+    assert result.recipe.rlvr.objective == {
+        "kind": "vespo", "k_pos": 1.5, "lambda_pos": 3.0, "k_neg": 3.0, "lambda_neg": 2.0
+    }  # fmt: skip
+    assert own.kinds(result)["delta"] == "left_out"
+    sequence = {"importance_sampling_level": "sequence", "delta": None}
+    result = own.read(tmp_path, own.TRL_GRPO | sequence | {"loss_type": "luspo"})
+    assert result.recipe.rlvr.objective["kind"] == "gspo"
+    assert result.recipe.rlvr.loss_aggregation == {"kind": "fixed_length", "length": 1}
+    result = own.read(tmp_path, own.TRL_GRPO | sequence | {"loss_type": "sapo"})
+    assert own.kinds(result)["importance_sampling_level"] == "left_out"
+
+
 def test_ratios_of_sequences_are_gspo(tmp_path):
     config = own.TRL_GRPO | {
         "importance_sampling_level": "sequence",

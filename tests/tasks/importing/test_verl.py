@@ -35,7 +35,9 @@ def test_yaml_with_a_critic(tmp_path):
     result = own.read(tmp_path, own.VERL_PPO, "actor_rollout_ref.rollout.temperature=0.7")
     rlvr = result.recipe.rlvr
     assert rlvr.advantage == {"kind": "gae", "discount": 0.99, "lam": 0.95}
-    assert rlvr.providers == [{"kind": "critic", "learning_rate": 2e-5, "epochs": 1, "discount": 0.99, "warm_up": 2}]
+    assert rlvr.providers == [
+        {"kind": "critic", "learning_rate": 2e-5, "epochs": 1, "discount": 0.99, "warm_up": 2, "value_clip": 0.5}
+    ]
     assert rlvr.divergence == {"kind": "k1", "where": "reward", "weight": 0.005}
     assert (rlvr.steps, rlvr.group_size, rlvr.mini_batches, rlvr.sampling.temperature, rlvr.sampling.top_k) == (
         40,
@@ -81,6 +83,9 @@ def test_one_clip_ratio_is_both(tmp_path):
         ("gspo", {"kind": "gspo", "low": 0.2, "high": 0.2}, "row_mean"),
         ("cispo", {"kind": "cispo", "low": 0.2, "high": 0.2}, "token_mean"),
         ("gpg", {"kind": "reinforce"}, "token_mean"),
+        ("sapo", {"kind": "sapo", "tau_pos": 1.0, "tau_neg": 1.05}, "row_mean"),
+        ("geo_mean", {"kind": "gmpo", "low": 0.2, "high": 0.2}, "row_mean"),
+        ("dppo_kl", {"kind": "dppo", "divergence": "kl", "low": 0.2, "high": 0.2, "largest": 3.0}, "token_mean"),
     ],
 )
 def test_objectives(tmp_path, mode, objective, mean):

@@ -62,6 +62,29 @@ def test_it_learns_the_rewards_and_the_loss_is_the_last_epoch_s(tmp_path):
     assert reached.abs().mean() < 0.15 and not columns["value"][~columns["mask"]].any()
 
 
+def test_value_clip_has_no_gradient_past_the_bound(tmp_path):
+    """Values are 0. Where the step had them 0.5 further from the reward they have gained the bound already; elsewhere nothing changes."""
+    tokens, columns = rows()
+    columns["reward"] = torch.where(columns["reward"] > 0.5, 1.0, -1.0)
+    columns["immediate_reward"] = immediate_reward(columns)
+    mask = columns["mask"] & ~columns["truncated"][:, None]
+    losses = {}
+    for settings, away in (({}, 0.5), ({"value_clip": 0.2}, 0.5), ({"value_clip": 0.2}, 0.0)):
+        part = critic(tmp_path, learning_rate=0.01, **settings)
+        part.fill(tokens, columns)
+        columns["value"] = columns["value"] - away * columns["reward"][:, None] * mask
+        losses[bool(settings), away] = part.update(tokens, columns)["critic/loss"]
+        part.fill(tokens, after := dict(columns))
+        assert after["value"].any() == ((bool(settings), away) != (True, 0.5)), "it has learned, or not"
+    assert losses[False, 0.5] == losses[True, 0.0] == pytest.approx(0.5)
+    assert losses[True, 0.5] == pytest.approx(0.5 * 1.3**2), "the error of -0.5 + 0.2"
+
+
+def test_value_clip_is_of_one_value():
+    with pytest.raises(RecipeError, match="the sum of the heads"):
+        bind("rlvr.providers", {"kind": "critic", "heads": {"verifier": "log"}, "value_clip": 0.2})
+
+
 def test_a_step_without_known_outcomes_leaves_it_alone(tmp_path):
     part = critic(tmp_path, learning_rate=0.01)
     tokens, columns = rows()
