@@ -138,14 +138,18 @@ class RoundingAdamW(torch.optim.Optimizer):
 
 
 def _start(weight: Tensor) -> int:
-    """Numbers of the weight that lie before this process's part; shards are rows, as FSDP2 splits them."""
+    """Numbers of the weight that lie before this process's part."""
+    return first_row(weight) * (weight.numel() // weight.shape[0]) if isinstance(weight, DTensor) else 0
+
+
+def first_row(weight: Tensor) -> int:
+    """The first row of a tensor that this process has; shards are rows, as FSDP2 splits them, and 0 stands for a whole tensor."""
     if not isinstance(weight, DTensor):
         return 0
     [placement], rows = weight.placements, weight.shape[0]
     if not placement.is_shard(0):
         return 0
-    before = min(-(-rows // weight.device_mesh.size()) * weight.device_mesh.get_local_rank(), rows)
-    return before * (weight.numel() // rows)
+    return min(-(-rows // weight.device_mesh.size()) * weight.device_mesh.get_local_rank(), rows)
 
 
 def _local(tensor: Tensor) -> Tensor:

@@ -79,7 +79,7 @@ class FixedDataLoop(Loop):
     def optimise(self, model: Any, policy: Policy, entry: Any = None) -> None:
         """Train the weights of a model; arguments as in `parallel.Weights`."""
         self.model, self.policy = model, policy
-        self.weights = parallel.Weights(model, policy, self.world, entry)
+        self.weights = parallel.Weights(model, policy, self.world, entry, unread=self.unread)
         self.optimizer = optimizer.make(model, self.settings.optimizer)
 
     def layouts(self, rows: Rows) -> list[Layout]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
@@ -22,6 +22,9 @@ from pipelines.recipe.training import TrainSettings
 from pipelines.stage import process
 from pipelines.stage.monitors import Alarm, Monitors
 from pipelines.stage.report import Report
+
+if TYPE_CHECKING:
+    from pipelines.engine.sharded_files import Unread
 
 
 class Loop:
@@ -47,6 +50,8 @@ class Loop:
     """Whether the network keeps its dropout."""
     world = parallel.World()
     """The processes of the run."""
+    unread: Unread | None = None
+    """Where the network's weights are, while it has no values."""
     weights: parallel.Weights
     optimizer: torch.optim.Optimizer
     stepper: Stepper
@@ -272,15 +277,14 @@ class Loop:
         """After the weights of a commit were taken up to be handed on."""
 
     def load_network(self) -> Any:
-        """The network that is trained, on its device: the model to start from or a fresh one, with adapters where they are asked for."""
+        """The network that is trained, on its device: the model to start from or a fresh one, with adapters where they are asked for.
+
+        Of several processes each reads its shard alone where that can be: the weights have no values yet then (`unread`).
+        """
         settings = self.settings
-        network: Any
-        if self.origin is not None:
-            network = models.load_model(self.origin, self.model_settings)
-        else:
-            network = models.fresh_model(self.model_settings, self.tokenizer, self.seed)
-            if self.world.rank == 0:
-                models.save_model(network, self.tokenizer, self.out / "base", {"stage": "base"})
+        network = self._outline() if self.world.size > 1 else None
+        if network is None:
+            network = self._whole_network()
         if settings.gradient_checkpointing:
             network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         torch.manual_seed(self.seed)
@@ -288,7 +292,41 @@ class Loop:
             network = models.with_lora(network, settings.lora)
         if not self.dropout:
             without_dropout(network)
-        return network.to(self.device)
+        return network if self.unread is not None else network.to(self.device)
+
+    def _whole_network(self) -> Any:
+        if self.origin is not None:
+            return models.load_model(self.origin, self.model_settings)
+        network = models.fresh_model(self.model_settings, self.tokenizer, self.seed)
+        if self.world.rank == 0:
+            models.save_model(network, self.tokenizer, self.out / "base", {"stage": "base"})
+        return network
+
+    def _outline(self) -> Any:
+        """The network without values, to be read shard by shard; None where every process must load it whole, which an event says.
+
+        The first process alone makes a fresh model, and writes it as the base that all of them read.
+        """
+        from pipelines.engine import sharded_files
+
+        why, network = self.needs_values(), None
+        if not why:
+            if self.origin is None and self.world.rank == 0:
+                self._whole_network()
+            self.world.gather(None)  # the base is written
+            try:
+                network, self.unread = sharded_files.outline(self.origin or self.out / "base", self.model_settings)
+            except sharded_files.WholeModel as reason:
+                why = str(reason)
+        why = next((reason for reason in self.world.gather(why) if reason), "")
+        if why:
+            network = self.unread = None
+            self.report.event("every process loads the whole model before it is sharded", why=why)
+        return network
+
+    def needs_values(self) -> str:
+        """Why the weights must have values before they are sharded; empty where they need not."""
+        return "adapters are made beside it" if self.settings.lora else ""
 
     def about(self) -> dict[str, Any]:
         """What is written beside the model."""
@@ -311,15 +349,15 @@ class Loop:
 
     def save(self) -> None:
         """Write the model folder, and adapters by themselves; every process must call."""
-        self.weights.refresh()
-        model = self.weights.full
-        if self.settings.lora:
-            from pipelines.engine import quantization
+        if not self.settings.lora:
+            self.weights.save(self.tokenizer, self.out / "model", self.about())
+            return
+        from pipelines.engine import quantization
 
-            self.save_adapter(model)
-            model = quantization.merged(model)
-        if self.world.rank == 0:
-            models.save_model(model, self.tokenizer, self.out / "model", self.about())
+        with self.weights.gathered(first=True) as model:
+            if model is not None:
+                self.save_adapter(model)
+                models.save_model(quantization.merged(model), self.tokenizer, self.out / "model", self.about())
 
 
 def work(

@@ -239,12 +239,13 @@ def check_loaded(
     allowed = [n for n in info["missing_keys"] if not leftover(n)]
     if allowed:
         log.warning("%s: new weights, as model.allow_missing says: %s", where, listed(sorted(allowed)))
-    broken = sorted(name for name, weight in model.named_parameters() if not _finite(weight))
+    broken = sorted(name for name, weight in model.named_parameters() if not finite(weight))
     if broken:
         raise ModelError("model.path", f"the weights of {where} hold NaN or infinite values: {listed(broken)}.")
 
 
-def _finite(weight: torch.Tensor) -> bool:
+def finite(weight: torch.Tensor) -> bool:
+    """Whether a tensor holds neither NaN nor infinite values; True where it has no values at all."""
     # The sum of the absolute values needs no mask as large as the weight; float64 keeps it from overflowing.
     import torch
 

@@ -288,7 +288,7 @@ def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
     try:
         config = fresh_config(model.fresh, special)
         torch.manual_seed(seed)
-        network = AutoModelForCausalLM.from_config(config, attn_implementation=_attention(model))
+        network = AutoModelForCausalLM.from_config(config, attn_implementation=attention(model))
     except ModelError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
@@ -298,7 +298,7 @@ def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
     network.to(torch.float32)
     for weight in network.parameters():  # not the buffers: frequencies of rotary embeddings need float32
         weight.data = weight.data.to(weights_dtype(model))
-    return _prepared(network, model)
+    return prepared(network, model)
 
 
 def weights_dtype(model: Model) -> torch.dtype:
@@ -335,7 +335,7 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
         both: Any = AutoModelForCausalLM.from_pretrained(
             where,
             dtype=weights_dtype(model),
-            attn_implementation=_attention(model),
+            attn_implementation=attention(model),
             revision=revision,
             trust_remote_code=model.trust_remote_code,
             ignore_mismatched_sizes=True,
@@ -349,10 +349,10 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
         allow_missing=model.allow_missing if own else (),
         allow_unexpected=model.allow_unexpected if own else (),
     )
-    return _prepared(loaded, model)
+    return prepared(loaded, model)
 
 
-def _prepared(network: PreTrainedModel, model: Model) -> PreTrainedModel:
+def prepared(network: PreTrainedModel, model: Model) -> PreTrainedModel:
     """The network as it is used here: without a bound on time steps where it keeps a state, else with compiled blocks where the recipe
     says so, or says nothing and it pays."""
     import torch
@@ -372,20 +372,27 @@ def _prepared(network: PreTrainedModel, model: Model) -> PreTrainedModel:
     return network
 
 
-def _attention(model: Model) -> str | None:
+def attention(model: Model) -> str | None:
     """transformers' name of the attention; None lets it choose: sdpa where the architecture has it, else eager."""
     return None if model.attention == "auto" else model.attention
 
 
 def save_model(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, about: dict[str, Any]) -> None:
     """Write a folder that `from_pretrained` loads, chat template included, and `whetstone.json` beside it."""
+    save_around(model, tokenizer, folder, about)
+    model.save_pretrained(folder, safe_serialization=True)
+
+
+def save_around(
+    model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, folder: Path, about: dict[str, Any]
+) -> None:
+    """Write what stands beside the weights, and set the ids in the model's generation config that `save_pretrained` is to write."""
     folder.mkdir(parents=True, exist_ok=True)
     config = model.generation_config
     if config is not None and tokenizer.eos_token_id is not None:
         ends = stop_ids(model, tokenizer)
         config.pad_token_id = tokenizer.pad_token_id
         config.eos_token_id = ends if len(ends) > 1 else ends[0]
-    model.save_pretrained(folder, safe_serialization=True)
     tokenizer.save_pretrained(folder)
     body = {**about, "template": template_identity(tokenizer)}
     (folder / "whetstone.json").write_text(json.dumps(body, indent=1, sort_keys=True))

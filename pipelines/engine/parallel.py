@@ -1,12 +1,14 @@
 """Several processes, one gradient: weights sharded with FSDP2, rollouts and passes split between processes.
 
 Every process holds every row, and the forward and backward passes are shared between processes: the gradient is the sum over
-processes, so it is that of one process up to float rounding. In RLVR each process also decodes its part of the prompts from a full copy of
-the weights, and all compute the same advantages. Random streams belong to groups, rows and passes, never to a process.
+processes, so it is that of one process up to float rounding. Each process reads its shard alone from the model's files, where they allow
+it. In RLVR each also decodes its part of the prompts from a full copy of the weights, and all compute the same advantages. Random
+streams belong to groups, rows and passes, never to a process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import socket
@@ -14,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
@@ -28,6 +31,7 @@ from pipelines.stage.launch import STORE
 
 if TYPE_CHECKING:
     from pipelines.engine.policy import Policy
+    from pipelines.engine.sharded_files import Unread
 
 
 WAIT = timedelta(days=30)
@@ -135,26 +139,53 @@ class Weights:
     """The trained weights: plain tensors in one process, sharded over several.
 
     Args:
-        model: a causal LM or a peft wrapper of one, on its device.
+        model: a causal LM or a peft wrapper of one, on its device; or one whose weights have no values yet.
         policy: the blocks that are sharded one by one.
         world: the processes.
         entry: what every training pass goes through, with all parameters of the model; default: the policy's scorer.
+        unread: where the weights are read from, of a model without values; each process reads its shard alone.
+        keeps_copy: keep a full copy of sharded weights, which decoding reads and `refresh` updates.
+
+    Raises:
+        ModelError: weights that are read are not finite, or the model computes its logits in a way that the engine does not know.
     """
 
-    def __init__(self, model: Any, policy: Policy, world: World, entry: Any = None) -> None:
-        self.model, self.world = model, world
+    def __init__(
+        self, model: Any, policy: Policy, world: World, entry: Any = None, *, unread: Unread | None = None,
+        keeps_copy: bool = False,
+    ) -> None:  # fmt: skip
+        self.model, self.policy, self.world = model, policy, world
         self.entry: Any = policy.scorer if entry is None else entry
-        self.full = model
-        """The weights that decoding reads: the model itself, or a full copy that `refresh` updates."""
+        self._copy: Any = None
         if world.size > 1:
-            from torch.distributed.device_mesh import init_device_mesh
-            from torch.distributed.fsdp import fully_shard
+            self._outline = _without_values(model)
+            self._shard(unread)
+            if keeps_copy:
+                self._copy = self._allocated()
+                self.refresh()
 
-            self.full = copy.deepcopy(model).requires_grad_(False)
-            mesh = init_device_mesh(next(model.parameters()).device.type, (world.size,))
-            for layer in policy.layers:
-                fully_shard(layer, mesh=mesh)
-            fully_shard(self.entry, mesh=mesh)
+    def _shard(self, unread: Unread | None) -> None:
+        """Shard the weights, and read those that have no values yet."""
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+
+        from pipelines.engine import sharded_files
+
+        mesh = init_device_mesh(self.policy.device.type, (self.world.size,))
+        for layer in self.policy.layers:
+            fully_shard(layer, mesh=mesh)
+        fully_shard(self.entry, mesh=mesh)
+        if unread is not None:
+            sharded_files.allocate(self.entry, self.policy.device)
+            unread.refuse(self.world.gather_all(unread.fill(self.policy.causal)))
+            register_fsdp_forward_method(self.entry, "check_head")
+            self.entry.check_head()
+
+    @property
+    def full(self) -> Any:
+        """The weights that decoding reads: the model itself, or the full copy that is kept."""
+        assert self.world.size == 1 or self._copy is not None, "no full copy of the weights is kept"
+        return self.model if self.world.size == 1 else self._copy
 
     def _trained(self) -> dict[str, Any]:
         """The weights by name, each as its shard where they are sharded."""
@@ -162,13 +193,60 @@ class Weights:
             self.entry.reshard()  # a pass without gradient leaves what is not in a block whole
         return dict(self.model.named_parameters())
 
+    def _allocated(self) -> Any:
+        """A full copy of the model, with memory and without values."""
+        from pipelines.engine import sharded_files
+
+        copied = copy.deepcopy(self._outline)
+        sharded_files.allocate(copied, self.policy.device)
+        return copied
+
     @torch.no_grad()
+    def _gather_into(self, copied: Any) -> None:
+        """Give a full copy the present weights; every process must call, and those without a copy keep nothing."""
+        weights = None if copied is None else dict(copied.named_parameters())
+        for name, shard in self._trained().items():
+            tensor = _full(shard)
+            if weights is not None:
+                weights[name].copy_(tensor)
+
     def refresh(self) -> None:
-        """Update the full copy; every process must call."""
-        if self.world.size > 1:
-            sharded = self._trained()
-            for name, weight in self.full.named_parameters():
-                weight.copy_(_full(sharded[name]))
+        """Update the full copy, where one is kept; every process must call."""
+        if self._copy is not None:
+            self._gather_into(self._copy)
+
+    @contextlib.contextmanager
+    def gathered(self, *, first: bool = False) -> Iterator[Any]:
+        """The model with all weights: itself, the copy that is kept, or one for the time being. Every process must call.
+
+        Args:
+            first: the first process alone has it, and the others get None.
+        """
+        self.refresh()
+        if self.world.size == 1 or self._copy is not None:
+            yield self.full if self.world.rank == 0 or not first else None
+            return
+        copied = None if first and self.world.rank > 0 else self._allocated()
+        self._gather_into(copied)
+        yield copied
+
+    def save(self, tokenizer: Any, folder: Path, about: dict[str, Any]) -> None:
+        """Write the folder of a causal LM, tensor by tensor where the weights are sharded; every process must call."""
+        if self.world.size == 1:
+            models.save_model(self.model, tokenizer, folder, about)
+            return
+        from pipelines.engine import sharded_files
+
+        network, first = self._outline, self.world.rank == 0
+        if not sharded_files.stored_as_they_are(network):
+            with self.gathered(first=True) as model:
+                if model is not None:
+                    models.save_model(model, tokenizer, folder, about)
+            return
+        values = self._trained() | dict(self.model.named_buffers())
+        if first:
+            models.save_around(network, tokenizer, folder, about)
+        sharded_files.write(network, folder, lambda name: _full(values[name]), first=first)
 
     def state(self) -> dict[str, Tensor]:
         """What training changes: all weights, or the adapters alone under LoRA. Every process must call; the first has the values."""
@@ -187,6 +265,14 @@ class Weights:
         for name, value in state.items():
             trained[name].copy_(_like(value, trained[name]))
         self.refresh()
+
+
+def _without_values(model: Any) -> Any:
+    """A copy of a model whose weights have shapes and no values; buffers are copied."""
+    empty = {
+        id(weight): torch.nn.Parameter(torch.empty_like(weight, device="meta"), False) for weight in model.parameters()
+    }
+    return copy.deepcopy(model, empty)
 
 
 def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:

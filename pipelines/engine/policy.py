@@ -47,7 +47,7 @@ class Policy:
     """Log-probabilities under the distribution the sampler draws from.
 
     Args:
-        model: a causal LM, or a peft wrapper of one.
+        model: a causal LM, or a peft wrapper of one; where its weights have no values yet, `check_head` is for later.
         sampling: temperature and truncation are applied here as in the sampler.
         dtype: "float32" or "bfloat16" (autocast; log-softmax is always float32).
 
@@ -63,7 +63,9 @@ class Policy:
         self.decoder = getattr(self.causal, self.causal.base_model_prefix)
         self.head = self.causal.get_output_embeddings()
         self.config = self.causal.config.get_text_config()
-        self.device = next(model.parameters()).device
+        device = next(model.parameters()).device
+        unread = device.type == "meta"
+        self.device = models.device() if unread else device
         self.top_p_mass: float | None = None
         """Where set, entropies have a second component: over the most probable tokens with this probability mass."""
         self.mask_form = MaskForm.of(self.config)
@@ -75,7 +77,8 @@ class Policy:
             from pipelines.engine.recurrent import say_what_falls_back
 
             say_what_falls_back(self.config.model_type)
-        self._check_head()
+        if not unread:
+            self.check_head()
         self.scorer = Scorer(self)
         """The module every pass goes through, and that is sharded over several processes."""
 
@@ -235,8 +238,12 @@ class Policy:
         return logits
 
     @torch.no_grad()
-    def _check_head(self) -> None:
-        """The model's own logits must come out of hidden states and head; a family that adds more is refused."""
+    def check_head(self) -> None:
+        """The model's own logits must come out of hidden states and head; a family that adds more is refused.
+
+        Raises:
+            ModelError: they do not.
+        """
         tokens = torch.arange(1, 5, device=self.device)[None] % self.config.vocab_size
         was_training = self.model.training
         self.model.eval()
@@ -316,6 +323,10 @@ class Scorer(torch.nn.Module):
         if chosen is None:
             return self._policy[0].hidden_pass(layout, output)
         return self._policy[0].score_pass(layout, chosen, output)
+
+    def check_head(self) -> None:
+        """See `Policy.check_head`."""
+        self._policy[0].check_head()
 
 
 def without_dropout(model: torch.nn.Module) -> None:

@@ -105,6 +105,10 @@ class RewardNetwork(torch.nn.Module):
             hidden = hidden_states(policy.decoder, layout, policy.device, policy.mask_form)
         return read(hidden)
 
+    def check_head(self) -> None:
+        """See `Policy.check_head`."""
+        self.policy.check_head()
+
     def read_ends(
         self, answers: Answers, layouts: Iterable[Layout], *, text: bool = False, users: Latents | None = None
     ) -> Scored:

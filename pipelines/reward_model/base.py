@@ -93,9 +93,11 @@ class RewardTrainer(FixedDataLoop):
         """The loss, and a system prompt that the model was trained with, too."""
         return super().about() | {"loss": self.loss.name} | ({"system_prompt": self.system} if self.system else {})
 
-    def write_model(self, about: dict[str, Any], *, only_first: bool = False, **options: Any) -> None:
+    def write_model(
+        self, network: RewardNetwork, about: dict[str, Any], *, only_first: bool = False, **options: Any
+    ) -> None:
         """The checkpoint, and its adapters by themselves where there are any; arguments as in `engine.reward_model.save`."""
-        network, lora = self.weights.full, self.settings.lora is not None
+        lora = self.settings.lora is not None
         if lora:
             self.save_adapter(network.model, reward_model.plain_head(network, only_first))
         folder = self.out / "model"

@@ -122,11 +122,11 @@ class Trainer(RewardTrainer):
         critique = self.settings.critique
         if critique is None or not rows:
             return []
-        full = self.weights.full.policy.causal
-        writer = CritiqueSampler(full, self.tokenizer, dtype=self.model_settings.dtype)
         prefixes = [ids for pair in rows for ids in (pair.chosen, pair.rejected)]
         shard = self.world.share(prefixes)
-        own = writer.write(shard, 1, critique.sampling, seed=self.seed) if shard else []
+        with self.weights.gathered() as full:
+            writer = CritiqueSampler(full.policy.causal, self.tokenizer, dtype=self.model_settings.dtype)
+            own = writer.write(shard, 1, critique.sampling, seed=self.seed) if shard else []
         drawn = [each[0] for each in self.world.joined(own)]
         cut = sum(each.stop == Stop.LENGTH for each in drawn)
         if cut:
@@ -328,19 +328,21 @@ class Trainer(RewardTrainer):
         columns = self._all_columns(measured, indices)
         scores = torch.stack([torch.cat([each["chosen_reward"], each["rejected_reward"]]) for each in columns])
         self.final = self._card(columns) if self.heldout else {}
-        critique, latents, users = self.settings.critique, None, {}
-        self.weights.refresh()
-        network = self.weights.full
-        if self.user_pairs is not None and network.users is not None:
-            context = self.user_pairs.of_users(network.users.size).to(self.device)
-            with torch.no_grad():
-                latents, users = context.latents(network.users)[0], {"users": self.user_pairs.trained}
-        if self.world.rank > 0:
-            return
-        about = {
-            **self.about(), "score_mean": scores.mean(1).tolist(), "score_std": scores.std(1, correction=0).tolist(),
-            **({"critique": critique.model_dump(exclude={"source"})} if critique else {}), **users,
-        }  # fmt: skip
-        self.write_model(about, only_first=self.two_heads, language_head=critique is not None, latents=latents)
+        critique, users = self.settings.critique, self.model.users
+        context = None
+        if self.user_pairs is not None and users is not None:
+            context = self.user_pairs.of_users(users.size).to(self.device)
+        with self.weights.gathered(first=True) as network, torch.no_grad():
+            if network is None:
+                return
+            about = {
+                **self.about(), "score_mean": scores.mean(1).tolist(), "score_std": scores.std(1, correction=0).tolist(),
+                **({"critique": critique.model_dump(exclude={"source"})} if critique else {}),
+                **({"users": self.user_pairs.trained} if context is not None and self.user_pairs is not None else {}),
+            }  # fmt: skip
+            latents = None if context is None else context.latents(network.users)[0]
+            self.write_model(
+                network, about, only_first=self.two_heads, language_head=critique is not None, latents=latents
+            )
         described = {"pairs": len(self.pairs), "heldout pairs": len(self.heldout)}
         self.write_card(described, "pairs")

@@ -219,9 +219,9 @@ class StepTrainer(RewardTrainer):
             **self.about(), "score_mean": scores.mean(0).tolist(), "score_std": scores.std(0, correction=0).tolist(),
             "steps": {"separator": self.labels.separator},
         }  # fmt: skip
-        self.weights.refresh()
-        if self.world.rank > 0:
-            return
-        self.write_model(about)
+        with self.weights.gathered(first=True) as network:
+            if network is None:
+                return
+            self.write_model(network, about)
         counts = {"answers": len(self.answers), "steps of answers": sum(len(each.ends) for each in self.answers)}
         self.write_card(counts | {"heldout answers": len(self.heldout)}, "steps")

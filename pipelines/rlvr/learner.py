@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -24,6 +24,9 @@ from pipelines.rlvr.mismatch import MismatchMonitor, Tokens, measure
 from pipelines.rlvr.passes import ForwardPasses, to_rows
 from pipelines.rlvr.text_scorer import FrozenModels, TextScorer
 from pipelines.stage.report import Report
+
+if TYPE_CHECKING:
+    from pipelines.engine.sharded_files import Unread
 
 SHUFFLES = 2
 """RNG stream id of the order in which groups come to mini-batches."""
@@ -58,6 +61,7 @@ class Learner:
         world: the processes that share the work.
         tokenizer: of the policy; used by the thread that trains.
         problems: the column `problem` → the problem.
+        unread: where the network's weights are, while it has no values.
     """
 
     def __init__(
@@ -73,6 +77,7 @@ class Learner:
         world: parallel.World,
         tokenizer: Any,
         problems: Mapping[int, Problem],
+        unread: Unread | None = None,
     ) -> None:
         self.settings, self.update, self.report, self.seed, self.world = settings, update, report, seed, world
         self.model = network
@@ -97,7 +102,7 @@ class Learner:
         )
         for provider in self.providers.values():
             provider.setup(context)
-        self.weights = parallel.Weights(self.model, self.policy, world)
+        self.weights = parallel.Weights(self.model, self.policy, world, unread=unread, keeps_copy=True)
         self.optimizer = optimizer.make(self.model, settings.optimizer)
         self.warm_up = max((provider.warm_up for provider in self.providers.values()), default=0)
         """First steps in which the providers are fitted and the policy stands still: they have no place in its schedule."""

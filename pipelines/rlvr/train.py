@@ -23,6 +23,7 @@ from pipelines.engine.policy import causal_lm
 from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.corrected import samples as samples_with
 from pipelines.recipe.settings import Rlvr
+from pipelines.recipe.slots import bind_providers
 from pipelines.rlvr import algorithm, diagnostics, gold_answers, info_fields, rollout_log, scoring, stored
 from pipelines.rlvr.collect import SETUP, Batch, Collector
 from pipelines.rlvr.effects import Effects
@@ -61,8 +62,9 @@ class Trainer(Loop):
         gold_answers.require(self.problems, rlvr.reward, rlvr.split)
         info_fields.require(self.problems, rlvr)
         self.by_uid = {p.uid: p for p in self.problems}
+        network = self.load_network().train(rlvr.gradient_checkpointing)
         self.learner = Learner(
-            rlvr, model, self.update, network=self.load_network().train(rlvr.gradient_checkpointing), start=start,
+            rlvr, model, self.update, network=network, unread=self.unread, start=start,
             report=self.report, seed=self.seed, world=self.world, tokenizer=self.tokenizer,
             problems={int(p.uid[:15], 16): p for p in self.problems},
         )  # fmt: skip
@@ -97,6 +99,11 @@ class Trainer(Loop):
             self.idle = Idle(self.server)
             if rlvr.staleness:
                 self.overlap = Overlap(rlvr, model, self.collector, self.learner, self.server)
+
+    def needs_values(self) -> str:
+        """A method's provider may copy the policy at the start, too."""
+        providers = bind_providers(self.settings, self.update.bound())
+        return super().needs_values() or ", ".join(f"{bound.name} starts from the policy" for bound in providers)
 
     def _server(self, stop: list[int], context: int, start: str) -> ServerSampler:
         """The sampler on a decoding server; its code is loaded only where a recipe names one."""
