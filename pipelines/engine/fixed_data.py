@@ -79,7 +79,9 @@ class FixedDataLoop(Loop):
     def optimise(self, model: Any, policy: Policy, entry: Any = None) -> None:
         """Train the weights of a model; arguments as in `parallel.Weights`."""
         self.model, self.policy = model, policy
-        self.weights = parallel.Weights(model, policy, self.world, entry, unread=self.unread)
+        self.weights = parallel.Weights(
+            model, policy, self.world, entry, unread=self.unread, gradient_sync=self.settings.gradient_sync
+        )
         self.optimizer = optimizer.make(model, self.settings.optimizer)
 
     def layouts(self, rows: Rows) -> list[Layout]:

@@ -27,9 +27,12 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from pipelines.base.errors import ModelError
 from pipelines.engine import models
 from pipelines.engine.checkpoint import check_names, each_tensor, trainable_state
+from pipelines.recipe.training import GradientSync
 from pipelines.stage.launch import STORE
 
 if TYPE_CHECKING:
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
     from pipelines.engine.policy import Policy
     from pipelines.engine.sharded_files import Unread
 
@@ -116,6 +119,20 @@ class World:
             yield repeated[0], False
 
 
+def with_last(items: Iterable[Item]) -> Iterator[tuple[Item, bool]]:
+    """Each item, and whether it is the last.
+
+    >>> list(with_last("ab"))
+    [('a', False), ('b', True)]
+    """
+    iterator = iter(items)
+    for item in iterator:
+        for following in iterator:
+            yield item, False
+            item = following
+        yield item, True
+
+
 def _store(place: str, rank: int, size: int) -> dist.Store:
     """Where ranks meet: a private file on one machine, or a socket bound to one address of the first machine."""
     kind, _, where = place.partition(":")
@@ -145,6 +162,7 @@ class Weights:
         entry: what every training pass goes through, with all parameters of the model; default: the policy's scorer.
         unread: where the weights are read from, of a model without values; each process reads its shard alone.
         keeps_copy: keep a full copy of sharded weights, which decoding reads and `refresh` updates.
+        gradient_sync: as in the settings of a stage that trains.
 
     Raises:
         ModelError: weights that are read are not finite, or the model computes its logits in a way that the engine does not know.
@@ -152,9 +170,9 @@ class Weights:
 
     def __init__(
         self, model: Any, policy: Policy, world: World, entry: Any = None, *, unread: Unread | None = None,
-        keeps_copy: bool = False,
+        keeps_copy: bool = False, gradient_sync: GradientSync = "pass",
     ) -> None:  # fmt: skip
-        self.model, self.policy, self.world = model, policy, world
+        self.model, self.policy, self.world, self.gradient_sync = model, policy, world, gradient_sync
         self.entry: Any = policy.scorer if entry is None else entry
         self._copy: Any = None
         if world.size > 1:
@@ -172,14 +190,48 @@ class Weights:
         from pipelines.engine import sharded_files
 
         mesh = init_device_mesh(self.policy.device.type, (self.world.size,))
+        reduced, rounded = self._precision()
+        self.policy.rounded = rounded is not None
         for layer in self.policy.layers:
-            fully_shard(layer, mesh=mesh)
-        fully_shard(self.entry, mesh=mesh)
+            if rounded is not None and (matrices := _matrices(layer)):
+                fully_shard(matrices, mesh=mesh, mp_policy=rounded)
+            fully_shard(layer, mesh=mesh, mp_policy=reduced)
+        fully_shard(self.entry, mesh=mesh, mp_policy=reduced)
         if unread is not None:
             sharded_files.allocate(self.entry, self.policy.device)
             unread.refuse(self.world.gather_all(unread.fill(self.policy.causal)))
             register_fsdp_forward_method(self.entry, "check_head")
             self.entry.check_head()
+
+    def _precision(self) -> tuple[MixedPrecisionPolicy, MixedPrecisionPolicy | None]:
+        """How weights travel and gradients are summed; and how the matrices of a block, where autocast would round them anyway.
+
+        Only these are rounded, to what a pass multiplies by: a norm or an embedding in bfloat16 would be another function than the one
+        process computes, and than the sampler. Adapters, experts and recurrent layers, whose code reads matrices otherwise, stay as
+        they are stored. Gradients are summed in float32.
+        """
+        from torch.distributed.fsdp import MixedPrecisionPolicy
+
+        from pipelines.engine.masks import keeps_state
+
+        reduced = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
+        stored = {weight.dtype for weight in self.model.parameters()}
+        policy = self.policy
+        experts = any(isinstance(part, torch.nn.ModuleList) for layer in policy.layers for part in layer.modules())
+        plain = policy.model is policy.causal and not experts and not keeps_state(policy.config)
+        if policy.dtype != "bfloat16" or stored != {torch.float32} or not plain:
+            return reduced, None
+        return reduced, MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
+
+    def backward(self, loss: Tensor, *, last: bool) -> None:
+        """Add the gradient of a process's pass to those before; after the last pass of an update it is the sum over processes.
+
+        Args:
+            last: whether it is the last pass of the update; all processes have equally many.
+        """
+        if self.world.size > 1:
+            self.entry.set_requires_gradient_sync(last or self.gradient_sync == "pass")
+        (loss * self.world.size).backward()  # gradients are averaged over processes
 
     @property
     def full(self) -> Any:
@@ -265,6 +317,11 @@ class Weights:
         for name, value in state.items():
             trained[name].copy_(_like(value, trained[name]))
         self.refresh()
+
+
+def _matrices(layer: torch.nn.Module) -> list[torch.nn.Module]:
+    """The linear layers of a block."""
+    return [part for part in layer.modules() if type(part) is torch.nn.Linear]
 
 
 def _without_values(model: Any) -> Any:

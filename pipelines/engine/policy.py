@@ -68,6 +68,8 @@ class Policy:
         self.device = models.device() if unread else device
         self.top_p_mass: float | None = None
         """Where set, entropies have a second component: over the most probable tokens with this probability mass."""
+        self.rounded = False
+        """Whether passes read matrices in `dtype` though they are stored in float32 (`parallel.Weights`)."""
         self.mask_form = MaskForm.of(self.config)
         self.takes_masks = self.mask_form is not None
         """Whether packed and shared layouts are possible: they need attention masks of our own."""
@@ -248,7 +250,7 @@ class Policy:
         was_training = self.model.training
         self.model.eval()
         flash = "flash" in str(self.config._attn_implementation)  # it takes no float32
-        with autocast(self.dtype if flash else "float32", self.device):
+        with autocast(self.dtype if flash or self.rounded else "float32", self.device):
             hidden = self.decoder(input_ids=tokens, use_cache=False).last_hidden_state
             computed, expected = self.logits(hidden), self.causal(input_ids=tokens, use_cache=False).logits
         self.model.train(was_training)

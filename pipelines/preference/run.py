@@ -14,6 +14,7 @@ from pipelines.base.files import REPORT, write_atomic
 from pipelines.contract.catalogue import bind
 from pipelines.engine import models
 from pipelines.engine.fixed_data import HELDOUT, Epochs, FixedDataLoop, Pass
+from pipelines.engine.parallel import with_last
 from pipelines.preference import measures
 from pipelines.preference.examples import Answers, Examples, Reader, epoch_order, passes
 from pipelines.preference.settings import Preference
@@ -158,13 +159,13 @@ class Trainer(FixedDataLoop):
         step = self._of_step(examples, items, reference)
         tally = measures.Tally(count=len(items), beta=float(self.loss.settings.get("beta", 1.0)), labels=self.labels)
         size = used = 0
-        for micro_batch, counts in self._passes_of(examples, items, _answers):
+        for (micro_batch, counts), last in with_last(self._passes_of(examples, items, _answers)):
             columns = self._columns(examples, micro_batch.items, self._log_probs(micro_batch), reference) | step
             losses = self.loss(columns)
             sft = -measures.chosen(columns)[0].sum() / step["chosen_tokens"]
             loss = losses.sum() / len(items) + self.settings.sft_weight * sft
             if backward:
-                (loss * counts * self.world.size).backward()  # gradients are averaged over processes
+                self.weights.backward(loss * counts, last=last)
             if counts:
                 tally.add(columns, losses.detach(), sft.detach(), loss.detach())
                 size += sum(layout.size for layout in micro_batch.layouts)

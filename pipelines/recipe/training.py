@@ -72,6 +72,7 @@ OptionalLora = Annotated[
 ]
 
 
+GradientSync = Literal["pass", "update"]
 Share = Annotated[float, Field(ge=0, lt=1)]
 
 
@@ -110,6 +111,9 @@ class TrainSettings(Settings):
     optimizer: Optimizer = Optimizer()
     lora: OptionalLora = None
     gradient_checkpointing: bool = False
+    gradient_sync: GradientSync = free("pass")
+    """When several processes sum their gradients: after every pass, so that each keeps those of its shard alone; or once an update, which
+    moves less and keeps all gradients on every process between passes (4 bytes a trained weight)."""
     max_bad_steps: int = Field(5, ge=1)
     """Stop after this many steps in a row without a finite gradient."""
     checkpoint_selection: Literal["last", "best"] = "last"

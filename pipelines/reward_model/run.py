@@ -17,6 +17,7 @@ from pipelines.data.records import Stop
 from pipelines.engine.answers import Answers
 from pipelines.engine.critiques import CritiqueSampler
 from pipelines.engine.fixed_data import HELDOUT, Pass
+from pipelines.engine.parallel import with_last
 from pipelines.engine.user_latent import UserLatent
 from pipelines.reward_model import card
 from pipelines.reward_model.base import HELDOUT_EXAMPLES, RewardTrainer
@@ -252,12 +253,12 @@ class Trainer(RewardTrainer):
         total = 0.0
         context = self._context(batch, step)
         own: list[tuple[list[int], dict[str, Tensor]]] = []
-        for micro_batch, counts in self._passes_of(batch):
+        for (micro_batch, counts), last in with_last(self._passes_of(batch)):
             scores = self._scores(batch, micro_batch, context)
             places = [indices[i] for i in micro_batch.items]
             columns = self._columns([batch[i] for i in micro_batch.items], places, scores, step=step)
             loss = self._loss(columns).sum() / len(batch) * counts
-            (loss * self.world.size).backward()  # gradients are averaged over processes
+            self.weights.backward(loss, last=last)
             total += float(loss.detach())
             own.append((micro_batch.items, {"rewards": scores.columns["rewards"].detach()}))
         scored = by_place(self.world.gather_all(own), len(batch))
@@ -271,13 +272,13 @@ class Trainer(RewardTrainer):
         loss = self._loss(self._columns(batch, indices, Scores(free, cosine=cosine), step=0)).mean()
         loss.backward()
         assert free.grad is not None
-        for micro_batch, counts in self._passes_of(batch):
+        for (micro_batch, counts), last in with_last(self._passes_of(batch)):
             scores = self._scores(batch, micro_batch)
             factors = free.grad[[*micro_batch.items, *(len(batch) + i for i in micro_batch.items)]]
             pull = (scores.rewards * factors).sum()
             if cosine is not None and cosine.grad is not None and scores.cosine is not None:
                 pull = pull + scores.cosine * cosine.grad * len(micro_batch.items) / len(batch)
-            (pull * counts * self.world.size).backward()
+            self.weights.backward(pull * counts, last=last)
         return float(loss.detach()), free.detach()
 
     @torch.no_grad()

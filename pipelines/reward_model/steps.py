@@ -17,6 +17,7 @@ from pipelines.data import control, dataset
 from pipelines.data.chat import render_answer, with_system_prompt
 from pipelines.data.steps import StepAnswer, steps_of, token_at
 from pipelines.engine.fixed_data import HELDOUT, Pass
+from pipelines.engine.parallel import with_last
 from pipelines.engine.reward_network import Places
 from pipelines.reward_model import step_card
 from pipelines.reward_model.base import HELDOUT_EXAMPLES, RewardTrainer
@@ -131,11 +132,11 @@ class StepTrainer(RewardTrainer):
         batch = [self.answers[i] for i in self.epochs.step(step)]
         labels, count = self._labels(batch), sum(len(each.ends) for each in batch)
         own, total = [], 0.0
-        for micro_batch, counts in self._passes_of(batch):
+        for (micro_batch, counts), last in with_last(self._passes_of(batch)):
             some = [batch[i] for i in micro_batch.items]
             scored = self.model.read_places(micro_batch.rows, micro_batch.layouts)
             loss = self._loss(scored, self._labels(some)).sum() / count * counts
-            (loss * self.world.size).backward()  # gradients are averaged over processes
+            self.weights.backward(loss, last=last)
             total += float(loss.detach())
             own.append((micro_batch.items, scored.detach()))
         rewards = self._joined(batch, own).mean(1)

@@ -102,7 +102,9 @@ class Learner:
         )
         for provider in self.providers.values():
             provider.setup(context)
-        self.weights = parallel.Weights(self.model, self.policy, world, unread=unread, keeps_copy=True)
+        self.weights = parallel.Weights(
+            self.model, self.policy, world, unread=unread, keeps_copy=True, gradient_sync=settings.gradient_sync
+        )
         self.optimizer = optimizer.make(self.model, settings.optimizer)
         self.warm_up = max((provider.warm_up for provider in self.providers.values()), default=0)
         """First steps in which the providers are fitted and the policy stands still: they have no place in its schedule."""
@@ -301,11 +303,11 @@ class Learner:
         reads = self.update.needs("entropy") or self.update.needs("entropy_top_p")
         wanted: Literal["value", "gradient"] = "gradient" if reads else "value"
         layouts = self.passes.sharded(tokens, columns["mask"], rows)
-        for layout in layouts:
+        for layout, last in parallel.with_last(layouts):
             part = (layout.target // tokens.shape[1]).unique()  # [R], the rows of the pass
             values, spread = self.policy.score(layout, tokens.flatten()[layout.target], entropy=wanted)
             if layout.repeat:
-                (values.sum() * 0).backward()
+                self.weights.backward(values.sum() * 0, last=last)
                 continue
             taken = algorithm.take(columns, part)
             assert spread is not None
@@ -315,7 +317,7 @@ class Learner:
                 loss = (taken["cached_gradients"] * torch.stack([logp, entropy, *top], -1)).sum()
             else:
                 loss = algorithm.loss(self.update, taken, logp, entropy, *top)
-            (loss * self.world.size).backward()
+            self.weights.backward(loss, last=last)
             total += float(loss.detach())
             ratios.add(taken, logp, entropy)
             if batch.compares:

@@ -16,6 +16,7 @@ from pipelines.contract.streams import seed_of
 from pipelines.data import dataset
 from pipelines.data.records import Problem
 from pipelines.engine.fixed_data import HELDOUT, Epochs, FixedDataLoop
+from pipelines.engine.parallel import with_last
 from pipelines.recipe.settings import Sft
 from pipelines.sft.mixture import Mixture
 from pipelines.sft.pack import (
@@ -223,7 +224,7 @@ class Trainer(FixedDataLoop):
             denominator = sum(self.documents[i].trained_weight for row in rows for i in row)
         total, size, used = torch.zeros((), device=self.device), 0, 0
         passes = micro_batches(self.documents, rows, self.settings.micro_batch_tokens)
-        for number, ((layout, targets), counts) in enumerate(self.world.share_evenly(passes)):
+        for number, (((layout, targets), counts), last) in enumerate(with_last(self.world.share_evenly(passes))):
             index = number * self.world.size + self.world.rank
             torch.manual_seed(seed_of("dropout", self.seed, update, index))
             logp, _ = self.policy.score(layout, targets)
@@ -231,7 +232,7 @@ class Trainer(FixedDataLoop):
             if weights is not None:
                 losses = losses * weights[layout.target.to(self.device)]
             loss = losses.sum() * counts / max(denominator, LEAST)
-            (loss * self.world.size).backward()  # gradients are averaged over processes
+            self.weights.backward(loss, last=last)
             total += loss.detach()
             size, used = size + layout.size * counts, used + layout.used * counts
         for of_process in self.world.gather((float(total), size, used)):

@@ -30,7 +30,7 @@ PLANTED = {
     "rankings per token are of whole answers": (MEASURES, "chosen_logp / chosen_length.clamp(min=1) > rejected_logp / rejected_length.clamp(min=1)", "chosen_logp > rejected_logp", [RANKINGS]),
     "the card is of the last weights, not of the best": (RUN, 'if self.measures and self.settings.checkpoint_selection == "best":', "if False:", [f"{RUN_TEST}::test_the_best_checkpoint_is_handed_on"]),
     "each process has a reference point of its own": (RUN, "total = self.world.total(total).to(self.device)", "total = total * self.world.size", [f"{RANKS}[labels]"]),
-    "a repeated pass trains twice": (RUN, "(loss * counts * self.world.size).backward()", "(loss * self.world.size).backward()", [f"{RANKS}[dpo]"]),
+    "a repeated pass trains twice": (RUN, "self.weights.backward(loss * counts, last=last)", "self.weights.backward(loss, last=last)", [f"{RANKS}[dpo]"]),
     "weights that are loaded after a measurement are lost": ("pipelines/engine/parallel.py", "self.entry.reshard()", "pass", [f"{RANKS}[gone back after a measurement]"]),
     "DPO's sign": ("pipelines/preference/loss/dpo.py", "beta * (chosen - rejected)", "beta * (rejected - chosen)", [SHEETS]),
     "IPO sums over tokens": ("pipelines/preference/loss/ipo.py", "    if length_normalised:\n", "    if not length_normalised:\n", [f"{TRL}[ipo-shared]"]),

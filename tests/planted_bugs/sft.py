@@ -19,7 +19,7 @@ PLANTED = {
     "the last token is dropped": (CHAT, "return tokens, len(prompt_ids)", "return tokens[:-1], len(prompt_ids)", [f"{SFT}::test_loss_is_on_the_assistants_tokens_only"]),
     "a denominator per micro-batch": (RUN, "loss = losses.sum() * counts / max(denominator, LEAST)", "loss = losses.mean()", [LOSS]),
     "prompts in the denominator": (RUN, "trained = sum(self.documents[i].trained_count for", "trained = sum(len(self.documents[i].tokens) for", [LOSS]),
-    "micro-batches without the first": (RUN, "            (loss * self.world.size).backward()", "            self.model.zero_grad()\n            (loss * self.world.size).backward()", [LOSS]),
+    "micro-batches without the first": (RUN, "            self.weights.backward(loss, last=last)", "            self.model.zero_grad()\n            self.weights.backward(loss, last=last)", [LOSS]),
     "held-out rows are training rows": (RUN, "self._documents(data, sft.heldout)[:HELDOUT_ROWS]", "self._documents(data, sft.split)[:HELDOUT_ROWS]", [HELD]),
     "held-out loss per micro-batch": (RUN, "count += len(targets)", "count += 1", [HELD]),
     "every epoch in the same order": (PACK, 'random.Random(f"{seed} {epoch}")', 'random.Random(f"{seed}")', [EPOCHS]),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 import weakref
+from collections import Counter
 from pathlib import Path
 
 import torch
@@ -18,6 +19,8 @@ from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
 from pipelines.engine import models, parallel, sharded_files
 from pipelines.engine.policy import Policy
+
+TRAFFIC = "traffic"
 
 
 class Held(TorchDispatchMode):
@@ -47,6 +50,52 @@ class Held(TorchDispatchMode):
     def _gone(self, key, size):
         self.known.discard(key)
         self.now -= size
+
+
+class Traffic(TorchDispatchMode):
+    """How often ranks gather weights and sum gradients, and the bytes of each."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.bytes = Counter(), Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        for name, number in (("_allgather_base_", 0), ("_reduce_scatter_base_", 1)):
+            if name in str(function):
+                self.calls[name] += 1
+                self.bytes[name] += args[number].nbytes
+        return function(*args, **(kwargs or {}))
+
+
+PASSES = 3
+
+
+def gradients(policy, backward) -> None:
+    """Those of three passes, the same on every rank."""
+    for number in range(PASSES):
+        tokens = torch.arange(1, 25).view(2, 12).roll(number, 1)
+        mask = torch.arange(12).expand(2, 12) > 4
+        backward(policy.logp(tokens, mask).logp.sum(), last=number == PASSES - 1)
+
+
+def traffic(path: Path, world: parallel.World) -> dict[str, tuple[Counter, Counter]]:
+    """Of an update, by dtype and by when gradients are summed, whose sum is that of one process to the bit."""
+    measured = {}
+    for dtype in ("float32", "bfloat16"):
+        settings = Model(path=str(path), dtype=dtype)
+        one = models.load_model(path, settings)
+        gradients(Policy(one, Sampling(), dtype=dtype), lambda loss, last: loss.backward())
+        for sync in ("pass", "update"):
+            network, unread = sharded_files.outline(path, settings)
+            policy = Policy(network, Sampling(), dtype=dtype)
+            weights = parallel.Weights(network, policy, world, unread=unread, gradient_sync=sync)
+            mean = lambda loss, last, weights=weights: weights.backward(loss / world.size, last=last)  # noqa: E731
+            with Traffic() as moved:
+                gradients(policy, mean)
+            for name, weight in network.named_parameters():
+                assert torch.equal(weight.grad.full_tensor(), one.get_parameter(name).grad), (dtype, sync, name)
+            measured[f"{dtype} {sync}"] = moved.calls, moved.bytes
+    return measured
 
 
 def main() -> None:
@@ -82,6 +131,7 @@ def main() -> None:
             "reading": reading.peak, "writing": writing.peak, "shard": shard, "largest": max(full.values()),
             "whole": sum(full.values()),
         }  # fmt: skip
+    measured[TRAFFIC] = traffic(folder / sys.argv[2], world)
     torch.save(measured, folder / f"measured{world.rank}.pt")
 
 

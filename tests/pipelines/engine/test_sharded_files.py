@@ -37,6 +37,16 @@ def saved(folder: Path, family: str, layers: int = 2, **options) -> Path:
     return folder / family
 
 
+def check_traffic(measured):
+    """Once an update instead of once a pass; matrices in bfloat16 where passes multiply by that."""
+    gathers, sums = "_allgather_base_", "_reduce_scatter_base_"
+    for dtype, groups in (("float32", 9), ("bfloat16", 17)):  # blocks, their matrices, and the rest
+        assert measured[f"{dtype} pass"][0][sums] == 3 * groups and measured[f"{dtype} update"][0][sums] == groups
+        assert measured[f"{dtype} pass"][1][sums] == 3 * measured[f"{dtype} update"][1][sums]
+    assert measured["bfloat16 pass"][1][gathers] < 0.6 * measured["float32 pass"][1][gathers]
+    assert measured["bfloat16 pass"][1][sums] == measured["float32 pass"][1][sums], "gradients are summed in float32"
+
+
 @pytest.mark.slow
 def test_two_processes_hold_their_shards_and_one_tensor(tmp_path):
     """Weights, buffers and logits are those of one process to the bit, and so is the folder that is written."""
@@ -44,7 +54,9 @@ def test_two_processes_hold_their_shards_and_one_tensor(tmp_path):
         saved(tmp_path, family, layers=8, max_shard_size="400KB" if family == "qwen2" else "50GB")
     ranks.run_ranks(SCRIPT, [tmp_path, *FAMILIES], 2, tmp_path / "ranks")
     for rank in (0, 1):
-        for family, bytes_ in torch.load(tmp_path / f"measured{rank}.pt").items():
+        measured = torch.load(tmp_path / f"measured{rank}.pt", weights_only=False)
+        check_traffic(measured.pop("traffic"))
+        for family, bytes_ in measured.items():
             tensor = 4 * bytes_["largest"]  # as it is read, and as it is looked through in float64
             assert bytes_["shard"] < 0.55 * bytes_["whole"], family
             assert bytes_["reading"] < bytes_["shard"] + tensor < 0.75 * bytes_["whole"], family
