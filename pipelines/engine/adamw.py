@@ -104,7 +104,7 @@ class RoundingAdamW(torch.optim.Optimizer):
             for name in ("exp_avg", "exp_avg_sq"):
                 state[name] = torch.zeros_like(weight, dtype=torch.float32).contiguous()
         assert weight.grad is not None
-        own, gradients, *moment_vectors = map(_local, (weight, weight.grad, state["exp_avg"], state["exp_avg_sq"]))
+        own, gradients, *moment_vectors = map(local, (weight, weight.grad, state["exp_avg"], state["exp_avg_sq"]))
         vectors = [own.reshape(-1), gradients.reshape(-1), *(moment.view(-1) for moment in moment_vectors)]
         done = state["step"].to(weight.device)
         noise = torch.Generator(weight.device)
@@ -152,6 +152,6 @@ def first_row(weight: Tensor) -> int:
     return min(-(-rows // weight.device_mesh.size()) * weight.device_mesh.get_local_rank(), rows)
 
 
-def _local(tensor: Tensor) -> Tensor:
+def local(tensor: Tensor) -> Tensor:
     """This process's part."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -7,16 +7,42 @@ import json
 import shutil
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from pipelines.base.errors import ModelError
 from pipelines.base.files import atomic_folder, file_sha256, read_json, write_atomic
 from pipelines.stage.report import HANDED_ON, Report
 
 LATEST, STATE, META = "LATEST.json", "state.pt", "meta.json"
+SHARDED = ("model", "optimizer")
+"""What of a state is sharded where several processes train."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Which part of a commit a process writes, and the name that all of them give it (`sharded_commits`)."""
+
+    rank: int
+    size: int
+    token: str
+
+
+@dataclass(frozen=True, eq=False)
+class Pieces:
+    """A tensor of a commit in the rows that each process has written."""
+
+    shape: torch.Size
+    parts: list[tuple[int, torch.Tensor]]
+    """First row and rows; some may have none."""
+
+    def rows(self, start: int, count: int) -> torch.Tensor:
+        """A copy of some rows; of no more than these is there a copy."""
+        return torch.cat([part[max(0, start - first) : max(0, start + count - first)] for first, part in self.parts])
 
 
 def save(
@@ -30,6 +56,7 @@ def save(
     keep_good: int = 0,
     good: bool = False,
     branch: tuple[int, int] = (0, 0),
+    part: Part | None = None,
 ) -> None:
     """Commit a step. A crash at any instant leaves the previous commit or this one, never a part.
 
@@ -44,11 +71,16 @@ def save(
         good: nothing was found wrong with the run up to here.
         branch: how often the run has gone back, and the step that it went back to last; commits after that step from before the last
             rollback are removed.
+        part: where several processes write their shards: this is the first one's, which waits for the others'.
     """
-    name = f"step-{step:08d}" + (f"-{branch[0]}" if branch[0] else "")
-    with atomic_folder(folder / name) as building:
+    name = _name(step, branch)
+    with _building(folder / name, part) as building:
         torch.save(state, building / STATE)
         meta = {"step": step, "sha256": file_sha256(building / STATE), "score": score, "good": good}
+        if part is not None:
+            from pipelines.engine import sharded_commits
+
+            meta["parts"] = sharded_commits.digests(building, part)
         write_atomic(building / META, json.dumps(meta))
     write_atomic(folder / LATEST, f'{{"name": "{name}", "step": {step}}}')
     on_disk = _newest(folder)
@@ -60,6 +92,19 @@ def save(
             shutil.rmtree(old, ignore_errors=True)
     for scrap in folder.glob(".step-*"):
         shutil.rmtree(scrap, ignore_errors=True)
+
+
+def _building(final: Path, part: Part | None) -> contextlib.AbstractContextManager[Path]:
+    if part is None:
+        return atomic_folder(final)
+    from pipelines.engine import sharded_commits
+
+    return sharded_commits.building(final, part)
+
+
+def _name(step: int, branch: tuple[int, int]) -> str:
+    """Of a commit's folder."""
+    return f"step-{step:08d}" + (f"-{branch[0]}" if branch[0] else "")
 
 
 def _place(path: Path) -> tuple[int, int]:
@@ -85,9 +130,14 @@ def _meta(path: Path) -> dict[str, Any]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    if not (path / STATE).exists() or file_sha256(path / STATE) != _meta(path).get("sha256"):
+    meta = _meta(path)
+    if not (path / STATE).exists() or file_sha256(path / STATE) != meta.get("sha256"):
         return None
     with contextlib.suppress(RuntimeError, EOFError):
+        if "parts" in meta:
+            from pipelines.engine import sharded_commits
+
+            return sharded_commits.read(path, path / STATE, meta["parts"])
         return torch.load(path / STATE, map_location="cpu", weights_only=True)
     return None
 
@@ -142,11 +192,14 @@ class Committer:
         folder: where the commits live.
         keep_last, keep_best, keep_good: as in `save`.
         written: called with the state's `cursor` when its commit is on the disk.
+        part: what of each commit this process writes, where several do; called by all of them in each `submit`.
     """
 
     def __init__(
-        self, folder: Path, *, keep_last: int, keep_best: int, written: Callable[[int], None], keep_good: int = 0
-    ) -> None:
+        self, folder: Path, *, keep_last: int, keep_best: int, written: Callable[[int], None], keep_good: int = 0,
+        part: Callable[[], Part | None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.part = part
         self.folder, self.keep_last, self.keep_best, self.written = folder, keep_last, keep_best, written
         self.keep_good = keep_good
         self._thread: threading.Thread | None = None
@@ -163,13 +216,19 @@ class Committer:
     ) -> None:
         """Commit soon; arguments as in `save`. Raises what the previous write failed with, such as OSError for a full disk."""
         self.wait()
+        part = self.part()
         copied = each_tensor(state, _own_copy)
 
         def write() -> None:
             try:
+                if part is not None and part.rank > 0:
+                    from pipelines.engine import sharded_commits
+
+                    sharded_commits.write(self.folder / _name(step, branch), copied, part)
+                    return
                 save(
                     self.folder, step, copied, keep_last=self.keep_last, keep_best=self.keep_best, score=score,
-                    keep_good=self.keep_good, good=good, branch=branch,
+                    keep_good=self.keep_good, good=good, branch=branch, part=part,
                 )  # fmt: skip
                 self.written(copied["cursor"])
             except BaseException as error:
@@ -188,7 +247,7 @@ class Committer:
             raise error
 
 
-def each_tensor(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def each_tensor(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     """Nested dicts, lists and tuples with every tensor changed, everything else as it is."""
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -199,8 +258,12 @@ def each_tensor(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> A
     return value
 
 
-def _own_copy(tensor: torch.Tensor) -> torch.Tensor:
-    """On the CPU and with memory of its own: the original changes with the next step."""
+def _own_copy(tensor: torch.Tensor) -> Any:
+    """On the CPU and with memory of its own: the original changes with the next step. Of a sharded tensor this process's rows."""
+    if isinstance(tensor, DTensor):
+        from pipelines.engine import sharded_commits
+
+        return sharded_commits.rows_of(tensor)
     return tensor.detach().to("cpu", copy=True)
 
 
@@ -210,7 +273,7 @@ def trainable_state(model: torch.nn.Module) -> dict[str, torch.Tensor]:
     return {n: t for n, t in model.state_dict().items() if n in names}
 
 
-def check_names(model: torch.nn.Module, state: dict[str, torch.Tensor]) -> None:
+def check_names(model: torch.nn.Module, state: Mapping[str, Any]) -> None:
     """Refuse a commit that holds other weights than those that are trained.
 
     Raises:

@@ -6,12 +6,15 @@ three layers are `Loop`, which RLVR drives directly, `pipelines.engine.fixed_dat
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 
+from pipelines.base.errors import Interrupted
+from pipelines.base.files import write_atomic
 from pipelines.contract.model_settings import Model
 from pipelines.data import dataset
 from pipelines.engine import checkpoint, models, parallel
@@ -82,8 +85,10 @@ class Loop:
         best = settings.commit.keep_best if settings.checkpoint_selection == "best" else 0
         self.committer = checkpoint.Committer(
             work / "checkpoints", keep_last=settings.commit.keep_last, keep_best=best, written=report.publish,
-            keep_good=int(self.monitors.acts),
+            keep_good=int(self.monitors.acts), part=self._part,
         )  # fmt: skip
+        self.one_disk = self.world.size == 1 or self._one_disk()
+        """Whether all processes see the work folder of the first."""
         self.best = float("-inf")
         """The highest score of the run."""
         self.start_step, self.resumed = 0, False
@@ -178,6 +183,7 @@ class Loop:
                 self._commit(step + 1, score)
             step += 1
         self.committer.wait()
+        self.world.gather(None)  # the last commit is there for all
         self.monitors.check_stopped()
         self.finish(step)
         self._select()
@@ -219,6 +225,13 @@ class Loop:
 
     def _resume(self) -> None:
         state = checkpoint.load(self.committer.folder)
+        steps = self.world.gather(None if state is None else state["step"])
+        if any(step != steps[0] for step in steps):
+            raise Interrupted(
+                "checkpoints",
+                f"the processes see other commits: {steps} (steps, in the order of ranks)",
+                "Give all machines one work folder, or copy `checkpoints` of the first one to the others.",
+            )
         if state is None:
             self.report.rewind(0)
             return
@@ -243,12 +256,12 @@ class Loop:
         self.branch_off()
 
     def state(self, step: int) -> dict[str, Any]:
-        """What a commit holds after so many steps. Every process must call."""
+        """What a commit holds after so many steps; of sharded tensors this process's shards. Every process must call."""
         state = {
             "step": step,
             "best": self.best,
             "model": self.weights.state(),
-            "optimizer": parallel.optimizer_state(self.optimizer),
+            "optimizer": self.optimizer.state_dict(),
             "stepper": self.stepper.state_dict(),
             "rng": torch.get_rng_state(),
             **self.extra_state(step),
@@ -261,9 +274,34 @@ class Loop:
 
     def _commit(self, step: int, score: float | None = None) -> None:
         state = self.state(step)
+        if not self.one_disk:
+            state = checkpoint.each_tensor(state, parallel.whole_on_first)
+            if self.world.rank > 0:
+                return
+        elif self.world.rank > 0:
+            state = {key: state[key] for key in checkpoint.SHARDED}
+        branch = (self.monitors.rollbacks, self.monitors.origin)
+        self.committer.submit(step, state, score, good=self.monitors.healthy, branch=branch)
+
+    def _part(self) -> checkpoint.Part | None:
+        """What of a commit this process writes: its shards, where all write to one disk."""
+        if self.world.size == 1 or not self.one_disk:
+            return None
+        return checkpoint.Part(self.world.rank, self.world.size, self.world.gather(secrets.token_hex(4))[0])
+
+    def _one_disk(self) -> bool:
+        """Whether a file that the first process writes is seen by all, which an event says where it is not."""
+        name = f".disk-{self.world.gather(secrets.token_hex(4))[0]}"
         if self.world.rank == 0:
-            branch = (self.monitors.rollbacks, self.monitors.origin)
-            self.committer.submit(step, state, score, good=self.monitors.healthy, branch=branch)
+            write_atomic(self.work / name, "")
+        self.world.gather(None)  # it is written
+        shared = all(self.world.gather((self.work / name).exists()))
+        if self.world.rank == 0:
+            (self.work / name).unlink()
+            if not shared:
+                text = "the machines share no work folder, so the first process gathers each commit and writes it alone"
+                self.report.event(text)
+        return shared
 
     def _select(self) -> None:
         """Take up the commit whose weights are handed on, where it is not the last."""

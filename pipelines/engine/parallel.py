@@ -12,7 +12,7 @@ import contextlib
 import copy
 import os
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from itertools import chain
@@ -22,11 +22,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 from pipelines.base.errors import ModelError
 from pipelines.engine import models
-from pipelines.engine.checkpoint import check_names, each_tensor, trainable_state
+from pipelines.engine.adamw import first_row, local
+from pipelines.engine.checkpoint import Pieces, check_names, trainable_state
 from pipelines.recipe.training import GradientSync
 from pipelines.stage.launch import STORE
 
@@ -301,13 +302,13 @@ class Weights:
         sharded_files.write(network, folder, lambda name: _full(values[name]), first=first)
 
     def state(self) -> dict[str, Tensor]:
-        """What training changes: all weights, or the adapters alone under LoRA. Every process must call; the first has the values."""
+        """What training changes: all weights, or the adapters alone under LoRA; each as its shard where they are sharded."""
         self._trained()
-        return each_tensor(trainable_state(self.model), _for_commit)
+        return trainable_state(self.model)
 
     @torch.no_grad()
-    def load(self, state: dict[str, Tensor]) -> None:
-        """Load the output of `state`.
+    def load(self, state: Mapping[str, Tensor | Pieces]) -> None:
+        """Load the output of `state`, of any number of processes.
 
         Raises:
             ModelError: it is of another model.
@@ -315,7 +316,7 @@ class Weights:
         check_names(self.model, state)
         trained = self._trained()
         for name, value in state.items():
-            trained[name].copy_(_like(value, trained[name]))
+            local(trained[name]).copy_(_own_rows(value, trained[name]))
         self.refresh()
 
 
@@ -332,13 +333,8 @@ def _without_values(model: Any) -> Any:
     return copy.deepcopy(model, empty)
 
 
-def optimizer_state(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """The optimizer's state. Every process must call; of sharded tensors the first has the values."""
-    return each_tensor(optimizer.state_dict(), _for_commit)
-
-
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-    """Load the output of `optimizer_state`, sharded as the parameters are."""
+    """Load what an optimizer of any number of processes has committed, sharded as the parameters are."""
     weights = [p for group in optimizer.param_groups for p in group["params"]]
     shaped = {
         number: {k: _like(v, weights[number]) if v.shape == weights[number].shape else v for k, v in entry.items()}
@@ -347,8 +343,8 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
     optimizer.load_state_dict({**state, "state": shaped})
 
 
-def _for_commit(value: Tensor) -> Tensor:
-    """A sharded tensor in full on the first process's CPU, empty on the others; any other tensor as it is.
+def whole_on_first(value: Tensor) -> Tensor:
+    """A sharded tensor in full on the first process's CPU, empty on the others; any other tensor as it is. Every process must call.
 
     One tensor at a time is gathered, so that a device never holds more than its shard and one tensor in full.
     """
@@ -358,10 +354,23 @@ def _for_commit(value: Tensor) -> Tensor:
     return full.cpu() if dist.get_rank() == 0 else full.new_empty(0, device="cpu")
 
 
+def _own_rows(value: Tensor | Pieces, weight: Tensor) -> Tensor:
+    """The rows of a committed tensor that this process has of a weight; of one that is not sharded all."""
+    if not isinstance(value, Pieces) and not isinstance(weight, DTensor):
+        return value
+    first, count = first_row(weight), len(local(weight))
+    return value.rows(first, count) if isinstance(value, Pieces) else value[first : first + count].clone()
+
+
 def _full(value: Tensor) -> Tensor:
     return value.full_tensor() if isinstance(value, DTensor) else value
 
 
-def _like(value: Tensor, weight: Tensor) -> Tensor:
-    value = value.to(weight.device)
-    return distribute_tensor(value, weight.device_mesh, weight.placements) if isinstance(weight, DTensor) else value
+def _like(value: Tensor | Pieces, weight: Tensor) -> Tensor:
+    """A committed tensor of a weight's shape, sharded as the weight is."""
+    rows = _own_rows(value, weight).to(weight.device)
+    if not isinstance(weight, DTensor):
+        return rows
+    return DTensor.from_local(
+        rows, weight.device_mesh, weight.placements, run_check=False, shape=weight.shape, stride=weight.stride()
+    )

@@ -16,6 +16,10 @@ from pipelines.sft.run import Trainer as SftTrainer
 from pipelines.stage.report import Report
 
 
+def full(value):
+    return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
 def main() -> None:
     torch.set_num_threads(1)
     section, recipe, start, last, work, *overrides = sys.argv[1:]
@@ -37,17 +41,20 @@ def main() -> None:
         made._batch = noted
     else:
         made = SftTrainer(read.sft, read.model, **about)
-    begun = made.weights.state()
-    begun = {name: weight.clone() for name, weight in begun.items()}
+
+    def weights():
+        return {name: full(weight).clone() for name, weight in made.weights.state().items()}
+
+    begun = weights()
     made.ended = lambda steps: steps >= int(last)
     ended: dict = {}
-    made.finish = lambda steps: ended.update(made.weights.state())  # before adapters are merged
+    made.finish = lambda steps: ended.update(weights())  # before adapters are merged
     made.run()
     if made.world.rank == 0:
         torch.save(
             {
                 "rows": rows,
-                "weights": {name: weight.clone() for name, weight in ended.items()},
+                "weights": ended,
                 "start": made.start_step,
                 "begun": begun,
             },

@@ -11,6 +11,8 @@ from pathlib import Path
 import torch
 
 from pipelines.contract.method import PolicyUpdate
+from pipelines.engine import checkpoint
+from pipelines.engine.checkpoint import Pieces
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.train import Trainer
 from pipelines.stage.report import Report
@@ -18,6 +20,13 @@ from pipelines.stage.report import Report
 
 def full(value):
     return value.full_tensor() if hasattr(value, "full_tensor") else value
+
+
+def whole(value):
+    """A state with its pieces put together."""
+    if isinstance(value, Pieces):
+        return value.rows(0, value.shape[0])
+    return {key: whole(item) for key, item in value.items()} if isinstance(value, dict) else value
 
 
 def main() -> None:
@@ -47,8 +56,12 @@ def main() -> None:
     learner.stepper.step = watched
     numbers = learner.learn([PolicyUpdate(columns)])
     made._setup()
-    state = made.world.gather(made.state(1))[0]  # the first process's is the one that is committed
-    made._restore(state)
+    made._commit(1)
+    made.committer.wait()
+    made.world.gather(None)
+    committed = checkpoint.load(made.committer.folder)
+    made._restore(committed)
+    state = {part: whole(committed[part]) for part in ("model", "optimizer")}
     rows, kept = made.collect(0)
     if made.world.rank == 0:
         body = {"gradients": seen, "state": state, "numbers": numbers, "rows": len(rows), "kept": len(kept)}
