@@ -9,13 +9,14 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch.distributed.tensor import DTensor
 
 from pipelines.base.errors import ModelError
 from pipelines.base.files import atomic_folder, file_sha256, read_json, write_atomic
+from pipelines.engine.adamw import first_row, local
 from pipelines.stage.report import HANDED_ON, Report
 
 LATEST, STATE, META = "LATEST.json", "state.pt", "meta.json"
@@ -23,13 +24,23 @@ SHARDED = ("model", "optimizer")
 """What of a state is sharded where several processes train."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """Which part of a commit a process writes, and the name that all of them give it (`sharded_commits`)."""
+ROWS, FIRST, SHAPE = "rows of a shard", "first row", "shape"
+"""Fields that stand for a sharded tensor in a file."""
+
+
+class Part(Protocol):
+    """What of a commit this process writes, where several do (`sharded_commits`)."""
 
     rank: int
-    size: int
-    token: str
+
+    def building(self, final: Path) -> contextlib.AbstractContextManager[Path]:
+        """The folder that all processes fill, and that gets its name when the block succeeds."""
+
+    def digests(self, place: Path) -> dict[str, str]:
+        """File → digest of the others' parts, once they are there."""
+
+    def write(self, final: Path, state: dict[str, Any]) -> None:
+        """Write this process's part; not the first one's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,13 +85,11 @@ def save(
         part: where several processes write their shards: this is the first one's, which waits for the others'.
     """
     name = _name(step, branch)
-    with _building(folder / name, part) as building:
+    with atomic_folder(folder / name) if part is None else part.building(folder / name) as building:
         torch.save(state, building / STATE)
         meta = {"step": step, "sha256": file_sha256(building / STATE), "score": score, "good": good}
         if part is not None:
-            from pipelines.engine import sharded_commits
-
-            meta["parts"] = sharded_commits.digests(building, part)
+            meta["parts"] = part.digests(building)
         write_atomic(building / META, json.dumps(meta))
     write_atomic(folder / LATEST, f'{{"name": "{name}", "step": {step}}}')
     on_disk = _newest(folder)
@@ -92,14 +101,6 @@ def save(
             shutil.rmtree(old, ignore_errors=True)
     for scrap in folder.glob(".step-*"):
         shutil.rmtree(scrap, ignore_errors=True)
-
-
-def _building(final: Path, part: Part | None) -> contextlib.AbstractContextManager[Path]:
-    if part is None:
-        return atomic_folder(final)
-    from pipelines.engine import sharded_commits
-
-    return sharded_commits.building(final, part)
 
 
 def _name(step: int, branch: tuple[int, int]) -> str:
@@ -135,11 +136,31 @@ def _read(path: Path) -> dict[str, Any] | None:
         return None
     with contextlib.suppress(RuntimeError, EOFError):
         if "parts" in meta:
-            from pipelines.engine import sharded_commits
-
-            return sharded_commits.read(path, path / STATE, meta["parts"])
+            return _read_parts(path, meta["parts"])
         return torch.load(path / STATE, map_location="cpu", weights_only=True)
     return None
+
+
+def _read_parts(path: Path, parts: Mapping[str, str]) -> dict[str, Any] | None:
+    """A commit whose sharded tensors are `Pieces` in mapped files; None where a part is not the one that was committed."""
+    if not all((path / name).exists() and file_sha256(path / name) == digest for name, digest in parts.items()):
+        return None
+    files = [path / name for name in (STATE, *parts)]
+    states = [torch.load(file, map_location="cpu", weights_only=True, mmap=True) for file in files]
+    own = {k: each_tensor(v, torch.Tensor.clone) for k, v in states[0].items() if k not in SHARDED}
+    return own | {key: _joined([state[key] for state in states]) for key in SHARDED}
+
+
+def _joined(values: list[Any]) -> Any:
+    """A value of the first process with what the others have of its sharded tensors."""
+    first = values[0]
+    if isinstance(first, dict) and ROWS in first:
+        return Pieces(torch.Size(first[SHAPE]), [(value[FIRST], value[ROWS]) for value in values])
+    if isinstance(first, dict):
+        return {key: _joined([value[key] for value in values]) for key in first}
+    if isinstance(first, list | tuple):
+        return type(first)(_joined(list(items)) for items in zip(*values, strict=True))
+    return first.clone() if isinstance(first, torch.Tensor) else first
 
 
 def load(folder: Path) -> dict[str, Any] | None:
@@ -222,9 +243,7 @@ class Committer:
         def write() -> None:
             try:
                 if part is not None and part.rank > 0:
-                    from pipelines.engine import sharded_commits
-
-                    sharded_commits.write(self.folder / _name(step, branch), copied, part)
+                    part.write(self.folder / _name(step, branch), copied)
                     return
                 save(
                     self.folder, step, copied, keep_last=self.keep_last, keep_best=self.keep_best, score=score,
@@ -261,9 +280,8 @@ def each_tensor(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 def _own_copy(tensor: torch.Tensor) -> Any:
     """On the CPU and with memory of its own: the original changes with the next step. Of a sharded tensor this process's rows."""
     if isinstance(tensor, DTensor):
-        from pipelines.engine import sharded_commits
-
-        return sharded_commits.rows_of(tensor)
+        rows = local(tensor.detach()).to("cpu", copy=True)
+        return {ROWS: rows, FIRST: first_row(tensor), SHAPE: list(tensor.shape)}
     return tensor.detach().to("cpu", copy=True)
 
 

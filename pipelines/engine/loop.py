@@ -287,7 +287,9 @@ class Loop:
         """What of a commit this process writes: its shards, where all write to one disk."""
         if self.world.size == 1 or not self.one_disk:
             return None
-        return checkpoint.Part(self.world.rank, self.world.size, self.world.gather(secrets.token_hex(4))[0])
+        from pipelines.engine.sharded_commits import Shards
+
+        return Shards(self.world.rank, self.world.size, self.world.gather(secrets.token_hex(4))[0])
 
     def _one_disk(self) -> bool:
         """Whether a file that the first process writes is seen by all, which an event says where it is not."""

@@ -203,6 +203,7 @@ class Weights:
             unread.refuse(self.world.gather_all(unread.fill(self.policy.causal)))
             register_fsdp_forward_method(self.entry, "check_head")
             self.entry.check_head()
+            self._trained()  # an optimizer must find the shards
 
     def _precision(self) -> tuple[MixedPrecisionPolicy, MixedPrecisionPolicy | None]:
         """How weights travel and gradients are summed; and how the matrices of a block, where autocast would round them anyway.

@@ -93,6 +93,8 @@ def _changes(node: Node, prompt_tokens: int | None, device: Device) -> Iterator[
         rows = memory.decoded_rows(node, prompt_tokens) // 2
         if rows >= 1:
             yield f"decode_rows={rows}", {"decode_rows": rows}
+    if not isinstance(section, Sample) and section.gradient_sync == "update":
+        yield "gradient_sync=pass", {"gradient_sync": "pass"}
     if isinstance(section, Rlvr) and section.cuda_graphs and device.gpu:
         yield "cuda_graphs=false", {"cuda_graphs": False}
 

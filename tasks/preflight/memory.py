@@ -26,8 +26,11 @@ with `weights_dtype: bfloat16` 2; of an adapter's 4). In bytes:
 Training holds weights, optimizer, what is kept, and the larger of gradients on one side, activations and logits on the other: gradients
 come while activations go. A commit holds weights, optimizer, its copy and the gradients of the step that goes on meanwhile; decoding
 weights, optimizer, packed weights and cache. The peak is the process and the largest of the three; where the disk is so
-slow that a whole step passes while a commit is written, up to the copy's size comes on top. With `processes: n` what is
-trained is divided by n and each process keeps a full copy of the weights for decoding.
+slow that a whole step passes while a commit is written, up to the copy's size comes on top.
+With `processes: n` each process has an n-th of weights, gradients, optimizer and commit, and during a pass the embedding, the head
+and two blocks in full. RLVR keeps a full copy beside them, which decoding reads. With `gradient_sync: update` gradients are not divided.
+A phase of its own, "gathered", has all weights once where no copy is kept: adapters are loaded whole, and they and reward models saved
+whole.
 On a GPU the copy of a commit is on the host, beside the process; the driver's own memory on the GPU is counted as PROCESS too. Where a
 server decodes, a stage has no cache.
 
@@ -184,6 +187,7 @@ class Needs:
     packed: int
     cache: int
     kept: int = 0
+    gathered: int = 0
     gpu: bool = False
     """Whether all but `process` and `commit` is on a GPU."""
 
@@ -191,11 +195,12 @@ class Needs:
     def phases(self) -> dict[str, int]:
         """What is held at once where the stage computes, beside the process."""
         state = self.weights + self.optimizer
-        return {
+        phases = {
             "training": state + self.kept + max(self.gradients, self.activations + self.logits),
             "commit": state + self.kept + self.gradients + (0 if self.gpu else self.commit),
             "decoding": state + self.packed + self.cache,
         }
+        return phases | ({"gathered": state + self.gathered} if self.gathered else {})
 
     @property
     def peak(self) -> int:
@@ -267,6 +272,8 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
     as_numbers = shape.ends if quantized else shape.parameters
     weights = (stored + (2 if value < stored else 0)) * as_numbers * load.decoded
     weights += int(FOUR_BITS * (shape.parameters - as_numbers)) * load.decoded
+    if load.trains and shards > 1:
+        weights = (weights if isinstance(section, Rlvr) else 0) + _sharded(shape, shards, stored, value)
     weights += stored * shape.parameters * load.models
     cached = value if device.gpu else 4
     packs = (
@@ -289,8 +296,8 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
     return Needs(
         stage=node.name,
         process=PROCESS,
-        weights=weights if shards == 1 else weights + updated * trained // shards,
-        gradients=updated * trained // shards,
+        weights=weights,
+        gradients=updated * trained // (shards if getattr(section, "gradient_sync", "pass") == "pass" else 1),
         optimizer=8 * trained // shards,
         commit=(updated + 8) * trained // shards,
         activations=_activations(
@@ -304,8 +311,20 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
         packed=packed,
         cache=cache + LISTED * load.listed,
         kept=(cache if keeps else 0) + (packed if value == 2 else 0),
+        gathered=stored * shape.parameters if load.trains and shards > 1 and _is_gathered(section) else 0,
         gpu=device.gpu,
     )
+
+
+def _sharded(shape: Shape, shards: int, stored: int, value: int) -> int:
+    """Bytes of a process's weights: its shard, and what a pass has in full: the ends, a block and the next one."""
+    block = (shape.parameters - shape.ends) // shape.layers
+    return stored * (shape.parameters // shards + shape.ends) + 2 * min(stored, value) * block
+
+
+def _is_gathered(section: Planned) -> bool:
+    """Whether sharded weights are whole for a moment, where no copy is kept anyway."""
+    return isinstance(section, RewardModel) or (isinstance(section, Sft | Preference) and section.lora is not None)
 
 
 def _load(node: Node, prompt: int) -> Load:

@@ -74,7 +74,7 @@ PLANTED = {
     'a pipe is a data file': ('tasks/preflight/data.py', 'elif not stat.S_ISREG(about.st_mode):', 'elif False:', ['tests/tasks/preflight/test_check.py::test_files']),
     'a file that changed while it was fetched is taken': ('pipelines/data/remote.py', 'if now != file.version or (', 'if (', ['tests/pipelines/data/test_remote.py::test_a_file_that_changes_while_it_is_fetched_is_refused']),
     'a weak tag is a version': ('pipelines/data/remote.py', 'not str(value).startswith("W/")', 'True', ['tests/pipelines/data/test_remote.py::test_a_store_without_strong_tags_is_read_to_learn_the_version[W/"same"]']),
-    'training without gradients': ('tasks/preflight/memory.py', 'gradients=updated * trained // shards', 'gradients=0', ['tests/tasks/preflight/test_memory.py::test_full_fine_tuning']),
+    'training without gradients': ('tasks/preflight/memory.py', 'gradients=updated * trained // (shards if', 'gradients=0 // (shards if', ['tests/tasks/preflight/test_memory.py::test_full_fine_tuning']),
     'stages that are reused are checked': ('tasks/preflight/check.py', 'nodes = [node for node in recipe.nodes() if node.name in stages]', 'nodes = recipe.nodes()', ['tests/tasks/preflight/test_check.py::test_stages_that_do_not_run_are_not_looked_at']),
     'a half line is forwarded': ('pipelines/stage/report.py', '        cut_half_line(folder / SPOOL)\n', '', ['tests/pipelines/stage/test_report.py::test_half_a_line_is_cut_off_when_the_stage_starts_again']),
     'rewinding fills up with zeros': ('pipelines/stage/report.py', 'self._file.truncate(min(cursor, self.cursor()))', 'self._file.truncate(cursor)', ['tests/pipelines/stage/test_report.py::test_rewind_past_the_end_adds_no_bytes']),

@@ -11,7 +11,8 @@ import torch
 
 from pipelines.base.errors import Interrupted
 from pipelines.engine import checkpoint, sharded_commits
-from pipelines.engine.checkpoint import Part, Pieces
+from pipelines.engine.checkpoint import Pieces
+from pipelines.engine.sharded_commits import Shards
 
 WEIGHT = torch.arange(21.0).view(7, 3)
 
@@ -21,7 +22,7 @@ def state(step: int, rank: int, size: int) -> dict:
     rows = (WEIGHT + step).chunk(size)
     own = rows[rank] if rank < len(rows) else WEIGHT[:0]
     first = sum(map(len, rows[:rank]))
-    shard = {sharded_commits.ROWS: own.clone(), sharded_commits.FIRST: first, sharded_commits.SHAPE: list(WEIGHT.shape)}
+    shard = {checkpoint.ROWS: own.clone(), checkpoint.FIRST: first, checkpoint.SHAPE: list(WEIGHT.shape)}
     sharded = {
         "model": {"w": shard},
         "optimizer": {"state": {0: {"m": shard, "step": torch.tensor(1.0)}}, "groups": [{"lr": 0.1}]},
@@ -32,9 +33,9 @@ def state(step: int, rank: int, size: int) -> dict:
 def commit(folder, step: int, size: int = 3, token: str = "t") -> None:
     """All parts of a commit, one after the other."""
     for rank in (*range(1, size), 0):
-        part, name = Part(rank, size, f"{token}{step}"), checkpoint._name(step, (0, 0))
+        part, name = Shards(rank, size, f"{token}{step}"), checkpoint._name(step, (0, 0))
         if rank > 0:
-            sharded_commits.write(folder / name, state(step, rank, size), part)
+            part.write(folder / name, state(step, rank, size))
         else:
             checkpoint.save(folder, step, state(step, 0, size), part=part)
 
@@ -71,17 +72,17 @@ def test_a_commit_with_a_damaged_part_is_skipped(tmp_path, file):
 
 def test_the_first_process_waits_for_the_others(tmp_path, monkeypatch):
     first = threading.Thread(
-        target=checkpoint.save, args=[tmp_path, 1, state(1, 0, 2)], kwargs={"part": Part(0, 2, "t")}
+        target=checkpoint.save, args=[tmp_path, 1, state(1, 0, 2)], kwargs={"part": Shards(0, 2, "t")}
     )
     first.start()
     first.join(0.3)
     assert first.is_alive() and checkpoint.load(tmp_path) is None
-    sharded_commits.write(tmp_path / "step-00000001", state(1, 1, 2), Part(1, 2, "t"))
+    Shards(1, 2, "t").write(tmp_path / "step-00000001", state(1, 1, 2))
     first.join(30)
     check(checkpoint.load(tmp_path), 1)
     monkeypatch.setattr(sharded_commits, "PATIENCE_S", 0.1)
     with pytest.raises(Interrupted, match="process 1 has not written"):
-        checkpoint.save(tmp_path, 2, state(2, 0, 2), part=Part(0, 2, "u"))
+        checkpoint.save(tmp_path, 2, state(2, 0, 2), part=Shards(0, 2, "u"))
     check(checkpoint.load(tmp_path), 1)
 
 

@@ -118,6 +118,8 @@ def test_decoding(tmp_path):
     assert planned(tmp_path, "rlvr", "rlvr.sampling.top_p=0.9").logits == 6 * (needs.logits - head) + head
     halved = planned(tmp_path, "rlvr", "rlvr.processes=2")
     assert halved.optimizer == needs.optimizer // 2 and halved.weights > needs.weights
+    served = planned(tmp_path, "rlvr", "rlvr.sampler={serve: true}", "rlvr.old_logp=trainer")
+    assert served.cache == 0 and served.packed == 0
     reference = planned(tmp_path, "rlvr", "rlvr.divergence={kind: k3, weight: 0.1}")
     assert reference.weights == 2 * needs.weights
     assert planned(tmp_path, "rlvr", "rlvr.staleness=2").weights == 3 * needs.weights, "a copy for each step behind"
@@ -203,11 +205,15 @@ def of_pairs(folder, stage, prompt_tokens=16, **changes):
 
 @pytest.mark.parametrize("stage", ["dpo", "reward"])
 def test_processes_share_what_pairs_train(tmp_path, stage):
-    """Beside the whole copy that is saved in the end, each holds its share of weights, gradients and moments."""
+    """Each holds its share of weights, gradients and moments, and of the weights what a pass has in full."""
     alone, shared = (of_pairs(tmp_path, stage, processes=processes) for processes in (1, 4))
     for part in ("gradients", "optimizer", "commit"):
         assert getattr(shared, part) == getattr(alone, part) // 4
-    assert shared.weights == alone.weights + alone.weights // 4
+    ends, block = 2 * 1000 * 32, (10**6 - 2 * 1000 * 32) // 2
+    assert shared.weights == alone.weights // 4 + 4 * ends + 2 * 4 * block
+    assert shared.gathered == (4 * 10**6 if stage == "reward" else 0) and alone.gathered == 0
+    at_once = of_pairs(tmp_path, stage, processes=4, gradient_sync="update")
+    assert at_once.gradients == alone.gradients and at_once.commit == shared.commit
     assert shared.activations == alone.activations
 
 
