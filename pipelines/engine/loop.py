@@ -6,7 +6,6 @@ three layers are `Loop`, which RLVR drives directly, `pipelines.engine.fixed_dat
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 
 from pipelines.base.errors import Interrupted
-from pipelines.base.files import write_atomic
 from pipelines.contract.model_settings import Model
 from pipelines.data import dataset
 from pipelines.engine import checkpoint, models, parallel
@@ -275,7 +273,9 @@ class Loop:
     def _commit(self, step: int, score: float | None = None) -> None:
         state = self.state(step)
         if not self.one_disk:
-            state = checkpoint.each_tensor(state, parallel.whole_on_first)
+            from pipelines.engine.sharded_commits import whole_on_first
+
+            state = checkpoint.each_tensor(state, whole_on_first)
             if self.world.rank > 0:
                 return
         elif self.world.rank > 0:
@@ -287,22 +287,19 @@ class Loop:
         """What of a commit this process writes: its shards, where all write to one disk."""
         if self.world.size == 1 or not self.one_disk:
             return None
-        from pipelines.engine.sharded_commits import Shards
+        from pipelines.engine.sharded_commits import Shards, agreed_token
 
-        return Shards(self.world.rank, self.world.size, self.world.gather(secrets.token_hex(4))[0])
+        return Shards(self.world.rank, self.world.size, agreed_token(self.world))
 
     def _one_disk(self) -> bool:
-        """Whether a file that the first process writes is seen by all, which an event says where it is not."""
-        name = f".disk-{self.world.gather(secrets.token_hex(4))[0]}"
-        if self.world.rank == 0:
-            write_atomic(self.work / name, "")
-        self.world.gather(None)  # it is written
-        shared = all(self.world.gather((self.work / name).exists()))
-        if self.world.rank == 0:
-            (self.work / name).unlink()
-            if not shared:
-                text = "the machines share no work folder, so the first process gathers each commit and writes it alone"
-                self.report.event(text)
+        """Whether all processes see what the first one writes, which an event says where they do not."""
+        from pipelines.engine import sharded_commits
+
+        shared = sharded_commits.one_disk(self.world, self.work)
+        if not shared:
+            self.report.event(
+                "the machines share no work folder, so the first process gathers each commit and writes it"
+            )
         return shared
 
     def _select(self) -> None:
@@ -354,13 +351,10 @@ class Loop:
             if self.origin is None and self.world.rank == 0:
                 self._whole_network()
             self.world.gather(None)  # the base is written
-            try:
-                network, self.unread = sharded_files.outline(self.origin or self.out / "base", self.model_settings)
-            except sharded_files.WholeModel as reason:
-                why = str(reason)
-        why = next((reason for reason in self.world.gather(why) if reason), "")
+            network, self.unread, why = sharded_files.outline_or_why(
+                self.origin or self.out / "base", self.model_settings, self.world.gather
+            )
         if why:
-            network = self.unread = None
             self.report.event("every process loads the whole model before it is sharded", why=why)
         return network
 

@@ -9,7 +9,6 @@ streams belong to groups, rows and passes, never to a process.
 from __future__ import annotations
 
 import contextlib
-import copy
 import os
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,8 +31,6 @@ from pipelines.recipe.training import GradientSync
 from pipelines.stage.launch import STORE
 
 if TYPE_CHECKING:
-    from torch.distributed.fsdp import MixedPrecisionPolicy
-
     from pipelines.engine.policy import Policy
     from pipelines.engine.sharded_files import Unread
 
@@ -121,11 +118,7 @@ class World:
 
 
 def with_last(items: Iterable[Item]) -> Iterator[tuple[Item, bool]]:
-    """Each item, and whether it is the last.
-
-    >>> list(with_last("ab"))
-    [('a', False), ('b', True)]
-    """
+    """Each item, and whether it is the last."""
     iterator = iter(items)
     for item in iterator:
         for following in iterator:
@@ -177,53 +170,24 @@ class Weights:
         self.entry: Any = policy.scorer if entry is None else entry
         self._copy: Any = None
         if world.size > 1:
-            self._outline = _without_values(model)
+            from pipelines.engine import sharded_files
+
+            self._outline = sharded_files.without_values(model)
             self._shard(unread)
             if keeps_copy:
-                self._copy = self._allocated()
+                self._copy = sharded_files.copy_of(self._outline, policy.device)
                 self.refresh()
 
     def _shard(self, unread: Unread | None) -> None:
         """Shard the weights, and read those that have no values yet."""
-        from torch.distributed.device_mesh import init_device_mesh
-        from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+        from pipelines.engine import sharded_files, sharding
 
-        from pipelines.engine import sharded_files
-
-        mesh = init_device_mesh(self.policy.device.type, (self.world.size,))
-        reduced, rounded = self._precision()
-        self.policy.rounded = rounded is not None
-        for layer in self.policy.layers:
-            if rounded is not None and (matrices := _matrices(layer)):
-                fully_shard(matrices, mesh=mesh, mp_policy=rounded)
-            fully_shard(layer, mesh=mesh, mp_policy=reduced)
-        fully_shard(self.entry, mesh=mesh, mp_policy=reduced)
+        sharding.shard(self.model, self.policy, self.entry, self.world.size)
         if unread is not None:
             sharded_files.allocate(self.entry, self.policy.device)
             unread.refuse(self.world.gather_all(unread.fill(self.policy.causal)))
-            register_fsdp_forward_method(self.entry, "check_head")
-            self.entry.check_head()
+            sharding.check_head(self.entry)
             self._trained()  # an optimizer must find the shards
-
-    def _precision(self) -> tuple[MixedPrecisionPolicy, MixedPrecisionPolicy | None]:
-        """How weights travel and gradients are summed; and how the matrices of a block, where autocast would round them anyway.
-
-        Only these are rounded, to what a pass multiplies by: a norm or an embedding in bfloat16 would be another function than the one
-        process computes, and than the sampler. Adapters, experts and recurrent layers, whose code reads matrices otherwise, stay as
-        they are stored. Gradients are summed in float32.
-        """
-        from torch.distributed.fsdp import MixedPrecisionPolicy
-
-        from pipelines.engine.masks import keeps_state
-
-        reduced = MixedPrecisionPolicy(reduce_dtype=torch.float32, cast_forward_inputs=False)
-        stored = {weight.dtype for weight in self.model.parameters()}
-        policy = self.policy
-        experts = any(isinstance(part, torch.nn.ModuleList) for layer in policy.layers for part in layer.modules())
-        plain = policy.model is policy.causal and not experts and not keeps_state(policy.config)
-        if policy.dtype != "bfloat16" or stored != {torch.float32} or not plain:
-            return reduced, None
-        return reduced, MixedPrecisionPolicy(torch.bfloat16, torch.float32, cast_forward_inputs=False)
 
     def backward(self, loss: Tensor, *, last: bool) -> None:
         """Add the gradient of a process's pass to those before; after the last pass of an update it is the sum over processes.
@@ -246,14 +210,6 @@ class Weights:
         if self.world.size > 1:
             self.entry.reshard()  # a pass without gradient leaves what is not in a block whole
         return dict(self.model.named_parameters())
-
-    def _allocated(self) -> Any:
-        """A full copy of the model, with memory and without values."""
-        from pipelines.engine import sharded_files
-
-        copied = copy.deepcopy(self._outline)
-        sharded_files.allocate(copied, self.policy.device)
-        return copied
 
     @torch.no_grad()
     def _gather_into(self, copied: Any) -> None:
@@ -280,7 +236,10 @@ class Weights:
         if self.world.size == 1 or self._copy is not None:
             yield self.full if self.world.rank == 0 or not first else None
             return
-        copied = None if first and self.world.rank > 0 else self._allocated()
+        from pipelines.engine import sharded_files
+
+        absent = first and self.world.rank > 0
+        copied = None if absent else sharded_files.copy_of(self._outline, self.policy.device)
         self._gather_into(copied)
         yield copied
 
@@ -321,19 +280,6 @@ class Weights:
         self.refresh()
 
 
-def _matrices(layer: torch.nn.Module) -> list[torch.nn.Module]:
-    """The linear layers of a block."""
-    return [part for part in layer.modules() if type(part) is torch.nn.Linear]
-
-
-def _without_values(model: Any) -> Any:
-    """A copy of a model whose weights have shapes and no values; buffers are copied."""
-    empty = {
-        id(weight): torch.nn.Parameter(torch.empty_like(weight, device="meta"), False) for weight in model.parameters()
-    }
-    return copy.deepcopy(model, empty)
-
-
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
     """Load what an optimizer of any number of processes has committed, sharded as the parameters are."""
     weights = [p for group in optimizer.param_groups for p in group["params"]]
@@ -342,17 +288,6 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> N
         for number, entry in state["state"].items()
     }
     optimizer.load_state_dict({**state, "state": shaped})
-
-
-def whole_on_first(value: Tensor) -> Tensor:
-    """A sharded tensor in full on the first process's CPU, empty on the others; any other tensor as it is. Every process must call.
-
-    One tensor at a time is gathered, so that a device never holds more than its shard and one tensor in full.
-    """
-    if not isinstance(value, DTensor):
-        return value
-    full = value.full_tensor()
-    return full.cpu() if dist.get_rank() == 0 else full.new_empty(0, device="cpu")
 
 
 def _own_rows(value: Tensor | Pieces, weight: Tensor) -> Tensor:

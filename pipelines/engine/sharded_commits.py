@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import secrets
 import shutil
 import time
 from collections.abc import Iterator
@@ -22,9 +23,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from pipelines.base.errors import Interrupted
 from pipelines.base.files import file_sha256, publish, read_json, write_atomic
+from pipelines.engine.parallel import World
 
 PATIENCE_S = 3600.0
 """Waited for the other processes' parts."""
@@ -87,3 +92,31 @@ class Shards:
 
     def _place(self, final: Path) -> Path:
         return final.with_name(f".{final.name}.{self.token}.building")
+
+
+def agreed_token(world: World) -> str:
+    """A name that the first process makes up; every process must call."""
+    return str(world.gather(secrets.token_hex(4))[0])
+
+
+def one_disk(world: World, folder: Path) -> bool:
+    """Whether a file that the first process writes is seen by all; every process must call."""
+    file = folder / f".disk-{agreed_token(world)}"
+    if world.rank == 0:
+        write_atomic(file, "")
+    world.gather(None)  # it is written
+    shared = all(world.gather(file.exists()))
+    if world.rank == 0:
+        file.unlink()
+    return shared
+
+
+def whole_on_first(value: Tensor) -> Tensor:
+    """A sharded tensor in full on the first process's CPU, empty on the others; any other tensor as it is. Every process must call.
+
+    One tensor at a time is gathered, so that a device never holds more than its shard and one tensor in full.
+    """
+    if not isinstance(value, DTensor):
+        return value
+    full = value.full_tensor()
+    return full.cpu() if dist.get_rank() == 0 else full.new_empty(0, device="cpu")

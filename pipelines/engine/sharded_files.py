@@ -9,6 +9,7 @@ to a file that is byte for byte what transformers' `save_pretrained` writes of t
 from __future__ import annotations
 
 import contextlib
+import copy
 import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -120,6 +121,23 @@ def outline(path: str | Path, model: Model) -> tuple[Any, Unread]:
     return models.prepared(network, model), Unread(where, {name: path for name, (path, _) in stored.items()})
 
 
+def outline_or_why(
+    path: str | Path, model: Model, gather: Callable[[str], list[str]]
+) -> tuple[Any, Unread | None, str]:
+    """`outline`, and an empty text; or no outline and why any of the processes cannot have one. Every process must call.
+
+    Args:
+        gather: as in `parallel.World`.
+    """
+    why, network, unread = "", None, None
+    try:
+        network, unread = outline(path, model)
+    except WholeModel as reason:
+        why = str(reason)
+    why = next((reason for reason in gather(why) if reason), "")
+    return (None, None, why) if why else (network, unread, "")
+
+
 def _stored(where: str, revision: str | None) -> dict[str, tuple[Path, list[int]]]:
     """Tensor → its file and shape, of a folder or a hub name; without what today's code computes itself.
 
@@ -172,6 +190,12 @@ def _without_values() -> Iterator[None]:
         handle.remove()
 
 
+def without_values(model: Any) -> Any:
+    """A copy of a model whose weights have shapes and no values; buffers are copied."""
+    empty = {id(weight): nn.Parameter(torch.empty_like(weight, device="meta"), False) for weight in model.parameters()}
+    return copy.deepcopy(model, empty)
+
+
 def allocate(module: nn.Module, device: torch.device) -> None:
     """Give every weight without values memory on a device, and move the rest there; what was tied stays tied."""
     places: dict[int, list[tuple[nn.Module, str]]] = {}
@@ -183,6 +207,13 @@ def allocate(module: nn.Module, device: torch.device) -> None:
     for (owner, name), *others in places.values():
         for other, alias in others:
             setattr(other, alias, getattr(owner, name))
+
+
+def copy_of(emptied: Any, device: torch.device) -> Any:
+    """A copy of a model without values, with memory for them on a device."""
+    copied = copy.deepcopy(emptied)
+    allocate(copied, device)
+    return copied
 
 
 def stored_as_they_are(network: Any) -> bool:

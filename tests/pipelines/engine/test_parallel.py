@@ -41,6 +41,11 @@ def test_shards_are_joined_to_the_list_that_was_shared(items, size):
     assert all(Meets(rank, size).joined(shards[rank]) == items for rank in range(size))
 
 
+@given(st.lists(st.integers()))
+def test_the_last_item_is_known(items):
+    assert list(parallel.with_last(iter(items))) == [(item, n == len(items)) for n, item in enumerate(items, 1)]
+
+
 def test_a_rank_gathers_through_its_own_gpu(monkeypatch):
     chosen = {}
     for name, value in {"WORLD_SIZE": "4", "RANK": "2", "LOCAL_RANK": "2"}.items():

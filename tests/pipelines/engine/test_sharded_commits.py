@@ -8,6 +8,7 @@ import threading
 
 import pytest
 import torch
+from rank_threads import Meeting, ThreadWorld
 
 from pipelines.base.errors import Interrupted
 from pipelines.engine import checkpoint, sharded_commits
@@ -120,3 +121,23 @@ def test_a_kill_leaves_the_previous_commit_or_this_one(tmp_path, boundary):
     commit(tmp_path, 3, token="again")
     check(checkpoint.load(tmp_path), 3)
     assert not list(tmp_path.glob(".step-*")), "nothing is left of what was killed"
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_ranks_know_whether_they_write_to_one_disk(tmp_path, shared):
+    def seen(rank):
+        folder = tmp_path / ("0" if shared else str(rank))
+        return sharded_commits.one_disk(ThreadWorld(rank, meeting), folder)
+
+    def run(rank):
+        with meeting.turn:
+            results[rank] = seen(rank)
+
+    meeting, results = Meeting(3), {}
+    threads = [threading.Thread(target=run, args=[rank]) for rank in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert results == dict.fromkeys(range(3), shared)
+    assert not list(tmp_path.rglob(".disk-*"))
