@@ -292,10 +292,20 @@ class Loop:
         return Shards(self.world.rank, self.world.size, agreed_token(self.world))
 
     def _one_disk(self) -> bool:
-        """Whether all processes see what the first one writes, which an event says where they do not."""
+        """Whether all processes see what the first one writes, which an event says where they do not.
+
+        Raises:
+            Interrupted: they do not, and would have to read a commit in the middle of the run.
+        """
         from pipelines.engine import sharded_commits
 
         shared = sharded_commits.one_disk(self.world, self.work)
+        if not shared and (self.monitors.acts or self.settings.checkpoint_selection == "best"):
+            raise Interrupted(
+                "checkpoint_selection" if self.settings.checkpoint_selection == "best" else "monitors",
+                "the machines share no work folder, so only the first one could read the commit that the run would go back to",
+                "Put the work folder on a disk that all machines see, or set checkpoint_selection: last and let monitors warn only.",
+            )
         if not shared:
             self.report.event(
                 "the machines share no work folder, so the first process gathers each commit and writes it"
@@ -360,7 +370,13 @@ class Loop:
 
     def needs_values(self) -> str:
         """Why the weights must have values before they are sharded; empty where they need not."""
-        return "adapters are made beside it" if self.settings.lora else ""
+        if self.settings.lora:
+            return "adapters are made beside it"
+        return (
+            ""
+            if self.one_disk or self.origin is not None
+            else "not all machines see the base that the first one writes"
+        )
 
     def about(self) -> dict[str, Any]:
         """What is written beside the model."""

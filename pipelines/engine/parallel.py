@@ -256,7 +256,8 @@ class Weights:
                 if model is not None:
                     models.save_model(model, tokenizer, folder, about)
             return
-        values = self._trained() | dict(self.model.named_buffers())
+        self._trained()  # shards are what is left
+        values = dict(self.model.named_parameters(remove_duplicate=False)) | dict(self.model.named_buffers())
         if first:
             models.save_around(network, tokenizer, folder, about)
         sharded_files.write(network, folder, lambda name: _full(values[name]), first=first)

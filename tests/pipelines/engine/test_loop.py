@@ -19,7 +19,7 @@ from safetensors.torch import load_file
 
 from pipelines.base.errors import Interrupted, RecipeError
 from pipelines.contract.model_settings import Model
-from pipelines.engine import checkpoint
+from pipelines.engine import checkpoint, sharded_commits
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.stage_kind import stage_kinds
@@ -166,3 +166,18 @@ def test_recipes_know_it_and_are_checked_as_for_the_others(tmp_path, monkeypatch
     ):
         with pytest.raises(RecipeError, match=message):
             staged(tmp_path, **fields)
+
+
+def test_machines_without_a_shared_folder(begun, tmp_path, monkeypatch):
+    """What the others would have to read from the first one's disk is refused, or made by each itself."""
+    monkeypatch.setattr(sharded_commits, "one_disk", lambda world, folder: False)
+    made = trainer(begun, tmp_path)
+    assert made.needs_values() == ""
+    made.one_disk = made._one_disk()
+    assert not made.one_disk and made.needs_values() == "", "a model that each machine has"
+    made.origin = None
+    assert "base" in made.needs_values()
+    changes = {"monitors": [RULE | {"action": "rollback"}]}, {"checkpoint_selection": "best"}
+    for number, change in enumerate(changes):
+        with pytest.raises(Interrupted, match="share no work folder"):
+            trainer(begun, tmp_path / str(number), **change)._one_disk()

@@ -69,6 +69,21 @@ def test_two_processes_hold_their_shards_and_one_tensor(tmp_path):
             assert file.read_bytes() == (tmp_path / "out" / family / file.name).read_bytes(), (family, file.name)
 
 
+def test_a_model_in_several_files_is_written_as_transformers_does(tmp_path, monkeypatch):
+    model = toys.model("qwen2")
+    limit = sum(weight.nbytes for weight in model.parameters()) // 3
+    monkeypatch.setattr(sharded_files, "SHARD_BYTES", limit)
+    model.save_pretrained(tmp_path / "whole", max_shard_size=limit)
+    (tmp_path / "parts").mkdir()
+    values = dict(model.named_parameters())
+    sharded_files.write(
+        sharded_files.without_values(model), tmp_path / "parts", lambda name: values[name].detach(), first=True
+    )
+    written = {path.name: path.read_bytes() for path in (tmp_path / "parts").iterdir()}
+    assert written == {path.name: path.read_bytes() for path in (tmp_path / "whole").iterdir()}
+    assert "model.safetensors.index.json" in written and "model.safetensors" not in written
+
+
 def outlined(folder: Path, **fields):
     return sharded_files.outline(folder, Model(path=str(folder), **fields))
 
