@@ -21,7 +21,7 @@ import torch
 
 from benchmarks import sides
 from pipelines.contract.model_settings import Model
-from pipelines.engine import models
+from pipelines.engine import adapters, models
 from pipelines.engine.server import ServerSampler
 from pipelines.engine.server_transfer import Source
 from pipelines.recipe.server import Server
@@ -48,7 +48,7 @@ def measure(way: str, base: Path, vllm: str, folder: Path, pushes: int) -> dict[
     model, tokenizer = models.load_model(str(base), Model(path=str(base))), models.load_tokenizer(str(base))
     lora = way == "adapters"
     if lora:
-        model = models.with_lora(model, Lora(rank=RANK))
+        model = adapters.with_lora(model, Lora(rank=RANK))
     command = ["env", "VLLM_CPU_KVCACHE_SPACE=1", "HF_HUB_OFFLINE=1", vllm, "serve"]
     settings = Server.model_validate(
         {

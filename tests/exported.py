@@ -30,7 +30,7 @@ def adapt(artifact: Path, tokenizer: Any, base: str) -> None:
     """Make the model of an artifact that of adapters, kept beside it, on the model that it has; which is then in `base`."""
     start = toys.model("llama", len(tokenizer))
     models.save_model(start, tokenizer, artifact / "base", {"base": "/home/ann/models/base"})
-    model = models.with_lora(start, Lora(rank=2))
+    model = adapters.with_lora(start, Lora(rank=2))
     torch.manual_seed(1)
     for name, weight in model.named_parameters():
         if "lora_B" in name:

@@ -1,4 +1,4 @@
-"""Adapters by themselves, in peft's own format: what LoRA has trained, beside the model that they are merged into."""
+"""Adapters: made beside a model, and written by themselves in peft's own format, beside the model that they are merged into."""
 
 from __future__ import annotations
 
@@ -9,10 +9,54 @@ from typing import Any
 from torch import Tensor
 
 from pipelines.base.errors import ModelError
+from pipelines.engine import models
+from pipelines.engine.model_files import first_line
 
 WEIGHTS = "adapter_model.safetensors"
 SCORE = "base_model.model.score.weight"
 """Where peft looks for the head of a sequence classifier."""
+
+
+def with_lora(model: Any, lora: Any) -> Any:
+    """Wrap a model in trainable adapters; the base weights are frozen, and stored in four bits where that is asked for.
+
+    Raises:
+        ModelError: the model has none of the modules that the recipe names, an adapter would change two of them, DoRA cannot have
+            them, or they cannot be quantised.
+    """
+    if lora.load_in_4bit:
+        from pipelines.engine import quantization
+
+        quantization.quantize(model, models.device())
+    from peft import LoraConfig, get_peft_model
+    from peft.tuners.lora.layer import ParamWrapper
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    from pipelines.engine.recurrent import fused_matrices
+
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=lora.target_modules,
+        exclude_modules=(fused_matrices(model) or None) if lora.target_modules == "all-linear" else None,
+        use_dora=lora.use_dora,
+        use_rslora=lora.use_rslora,
+        task_type="CAUSAL_LM",
+    )
+    try:
+        wrapped = get_peft_model(model, config)
+    except ValueError as error:
+        if lora.use_dora and ParamWrapper.__name__ in str(error):
+            raise ModelError(
+                "lora.use_dora",
+                f"the experts of {type(model).__name__} are one tensor, which DoRA cannot adapt",
+                "Name matrices of the attention in lora.target_modules, such as [q_proj, k_proj, v_proj, o_proj], or leave use_dora out.",
+            ) from error
+        raise ModelError("lora.target_modules", first_line(error)) from error
+    adapted = {name: module for name, module in wrapped.named_modules() if isinstance(module, BaseTunerLayer)}
+    check(model, adapted)
+    return wrapped
 
 
 def save(model: Any, folder: Path, base: str, revision: str | None = None, *, score: Tensor | None = None) -> None:

@@ -25,6 +25,7 @@ from pipelines.stage.monitors import Alarm, Monitors
 from pipelines.stage.report import Report
 
 if TYPE_CHECKING:
+    from pipelines.engine.sharded_commits import Shards
     from pipelines.engine.sharded_files import Unread
 
 
@@ -283,34 +284,21 @@ class Loop:
         branch = (self.monitors.rollbacks, self.monitors.origin)
         self.committer.submit(step, state, score, good=self.monitors.healthy, branch=branch)
 
-    def _part(self) -> checkpoint.Part | None:
+    def _part(self) -> Shards | None:
         """What of a commit this process writes: its shards, where all write to one disk."""
         if self.world.size == 1 or not self.one_disk:
             return None
-        from pipelines.engine.sharded_commits import Shards, agreed_token
-
-        return Shards(self.world.rank, self.world.size, agreed_token(self.world))
-
-    def _one_disk(self) -> bool:
-        """Whether all processes see what the first one writes, which an event says where they do not.
-
-        Raises:
-            Interrupted: they do not, and would have to read a commit in the middle of the run.
-        """
         from pipelines.engine import sharded_commits
 
-        shared = sharded_commits.one_disk(self.world, self.work)
-        if not shared and (self.monitors.acts or self.settings.checkpoint_selection == "best"):
-            raise Interrupted(
-                "checkpoint_selection" if self.settings.checkpoint_selection == "best" else "monitors",
-                "the machines share no work folder, so only the first one could read the commit that the run would go back to",
-                "Put the work folder on a disk that all machines see, or set checkpoint_selection: last and let monitors warn only.",
-            )
-        if not shared:
-            self.report.event(
-                "the machines share no work folder, so the first process gathers each commit and writes it"
-            )
-        return shared
+        return sharded_commits.part(self.world)
+
+    def _one_disk(self) -> bool:
+        """Whether all processes see what the first one writes."""
+        from pipelines.engine import sharded_commits
+
+        best = self.settings.checkpoint_selection == "best"
+        field = "checkpoint_selection" if best else "monitors" if self.monitors.acts else ""
+        return sharded_commits.work_on_one_disk(self.world, self.work, self.report, field=field)
 
     def _select(self) -> None:
         """Take up the commit whose weights are handed on, where it is not the last."""
@@ -336,7 +324,9 @@ class Loop:
             network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
         torch.manual_seed(self.seed)
         if settings.lora:
-            network = models.with_lora(network, settings.lora)
+            from pipelines.engine import adapters
+
+            network = adapters.with_lora(network, settings.lora)
         if not self.dropout:
             without_dropout(network)
         return network if self.unread is not None else network.to(self.device)

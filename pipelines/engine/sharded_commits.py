@@ -30,6 +30,7 @@ from torch.distributed.tensor import DTensor
 from pipelines.base.errors import Interrupted
 from pipelines.base.files import file_sha256, publish, read_json, write_atomic
 from pipelines.engine.parallel import World
+from pipelines.stage.report import Report
 
 PATIENCE_S = 3600.0
 """Waited for the other processes' parts."""
@@ -38,7 +39,7 @@ POLL_S = 0.02
 
 @dataclass
 class Shards:
-    """The part of one process (`checkpoint.Part`).
+    """What of a commit one process writes (`checkpoint.Part`).
 
     Args:
         rank: of this process.
@@ -94,6 +95,11 @@ class Shards:
         return final.with_name(f".{final.name}.{self.token}.building")
 
 
+def part(world: World) -> Shards:
+    """This process's part of the next commit; every process must call."""
+    return Shards(world.rank, world.size, agreed_token(world))
+
+
 def agreed_token(world: World) -> str:
     """A name that the first process makes up; every process must call."""
     return str(world.gather(secrets.token_hex(4))[0])
@@ -108,6 +114,27 @@ def one_disk(world: World, folder: Path) -> bool:
     shared = all(world.gather(file.exists()))
     if world.rank == 0:
         file.unlink()
+    return shared
+
+
+def work_on_one_disk(world: World, folder: Path, report: Report, *, field: str) -> bool:
+    """`one_disk`, and an event where not all processes see the first one's work folder; every process must call.
+
+    Args:
+        field: what has the run read a commit while it goes on; empty where nothing does.
+
+    Raises:
+        Interrupted: they do not see it, and would have to read a commit.
+    """
+    shared = one_disk(world, folder)
+    if not shared and field:
+        raise Interrupted(
+            field,
+            "the machines share no work folder, so only the first one could read the commit that the run would go back to",
+            "Put the work folder on a disk that all machines see, or set checkpoint_selection: last and let monitors only warn.",
+        )
+    if not shared:
+        report.event("the machines share no work folder, so the first process gathers each commit and writes it")
     return shared
 
 

@@ -18,6 +18,7 @@ from safetensors.torch import load_file, save_file
 from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Model
 from pipelines.engine import models
+from pipelines.engine.adapters import with_lora
 from pipelines.recipe.training import Lora
 
 pytestmark = pytest.mark.hostile
@@ -535,7 +536,7 @@ def test_special_tokens_that_nothing_renders_may_lie_beyond_the_embedding(tmp_pa
 def test_adapters_need_modules_that_exist(whole):
     model = models.load_model(whole["llama"][0], Model(path=str(whole["llama"][0])))
     with pytest.raises(ModelError, match=r"lora\.target_modules"):
-        models.with_lora(model, Lora(target_modules=["nothing"]))
+        with_lora(model, Lora(target_modules=["nothing"]))
 
 
 def test_a_home_path_is_found(tmp_path, whole, monkeypatch):

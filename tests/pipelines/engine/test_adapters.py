@@ -18,7 +18,7 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from pipelines.base.errors import ModelError
-from pipelines.engine import adapters, models
+from pipelines.engine import adapters
 from pipelines.recipe.model_path import ADAPTER_CONFIG
 from pipelines.recipe.training import Lora
 
@@ -28,7 +28,7 @@ EXPERTS = {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 
 
 def moved(model, lora: Lora):
     """The model with adapters, every number of which has moved."""
-    model = models.with_lora(model, lora)
+    model = adapters.with_lora(model, lora)
     torch.manual_seed(1)
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -92,15 +92,15 @@ def test_experts_are_kept_too_and_dora_cannot_have_them(tmp_path):
     loaded = PeftModel.from_pretrained(base, tmp_path)
     torch.testing.assert_close(logits(loaded), logits(model.merge_and_unload()), atol=1e-5, rtol=1e-5)
     with pytest.raises(ModelError, match=r"lora\.use_dora: the experts of Qwen3MoeForCausalLM .* Name matrices"):
-        models.with_lora(with_experts(), Lora(use_dora=True))
-    models.with_lora(with_experts(), Lora(use_dora=True, target_modules=["q_proj", "v_proj"]))
+        adapters.with_lora(with_experts(), Lora(use_dora=True))
+    adapters.with_lora(with_experts(), Lora(use_dora=True, target_modules=["q_proj", "v_proj"]))
 
 
 @pytest.mark.parametrize(("family", "name"), [("gemma2", "lm_head"), ("gemma2", "embed_tokens"), ("gpt2", "wte")])
 def test_a_tied_head_cannot_have_an_adapter_of_its_own(family, name):
     """Merged it would change the embedding too, and the model handed on would not be the one that was trained."""
     with pytest.raises(ModelError, match=r"lora\.target_modules: the embedding and the output head .* Leave both out"):
-        models.with_lora(toys.model(family), Lora(target_modules=[name]))
+        adapters.with_lora(toys.model(family), Lora(target_modules=[name]))
 
 
 def test_a_head_of_its_own_can(tmp_path):
@@ -115,14 +115,14 @@ def test_a_head_of_its_own_can(tmp_path):
 @settings(max_examples=15, deadline=None)
 @given(rank=st.integers(1, 12), alpha=st.floats(0.5, 64), rslora=st.booleans())
 def test_alpha_and_rank_scale_as_the_papers_say(rank, alpha, rslora):
-    model = models.with_lora(toys.model(), Lora(rank=rank, alpha=alpha, use_rslora=rslora))
+    model = adapters.with_lora(toys.model(), Lora(rank=rank, alpha=alpha, use_rslora=rslora))
     layer = model.base_model.model.model.layers[0].self_attn.q_proj
     assert layer.scaling["default"] == pytest.approx(alpha / (math.sqrt(rank) if rslora else rank))
     assert layer.lora_A["default"].weight.shape[0] == rank
 
 
 def test_dora_trains_the_lengths_of_rows_too():
-    model = models.with_lora(toys.model(), Lora(use_dora=True))
+    model = adapters.with_lora(toys.model(), Lora(use_dora=True))
     trained = {name for name, weight in model.named_parameters() if weight.requires_grad}
     lengths = [name for name in trained if "lora_magnitude_vector" in name]
     assert len(lengths) == 14 and len(trained) == 3 * 14
@@ -133,7 +133,7 @@ WRITE = """import sys, toys
 from pathlib import Path
 from pipelines.engine import adapters, models
 from pipelines.recipe.training import Lora
-adapters.save(models.with_lora(toys.model(), Lora(rank=2)), Path(sys.argv[1]), "base")
+adapters.save(adapters.with_lora(toys.model(), Lora(rank=2)), Path(sys.argv[1]), "base")
 """
 
 

@@ -7,10 +7,10 @@ import torch
 import toys
 
 from pipelines.contract.sampling import Sampling
-from pipelines.engine import decoding_weights
+from pipelines.engine import adapters, decoding_weights
 from pipelines.engine.decoding_weights import DecodingWeights
 from pipelines.engine.distribution import generator
-from pipelines.engine.models import autocast, with_lora
+from pipelines.engine.models import autocast
 from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.training import Lora
@@ -60,7 +60,7 @@ def test_weights_stored_in_bfloat16_are_not_copied(packed):
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 def test_packed_float32_differs_by_rounding_alone(family, no_smallest):
     """Also through adapters, whose base matrices are packed like any others."""
-    for model in (toys.model(family), with_lora(toys.model(family), Lora(rank=2))):
+    for model in (toys.model(family), adapters.with_lora(toys.model(family), Lora(rank=2))):
         weights = DecodingWeights(model, "float32", packed=True)
         with torch.no_grad():
             expected = model(IDS).logits

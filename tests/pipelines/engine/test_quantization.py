@@ -11,7 +11,7 @@ import toys
 from torch import nn
 
 from pipelines.base.errors import ModelError
-from pipelines.engine import models, quantization
+from pipelines.engine import adapters, quantization
 from pipelines.recipe.training import Lora
 
 LORA = Lora(rank=4, load_in_4bit=True)
@@ -27,7 +27,7 @@ def bnb():
 def quantized(family="llama"):
     """A quantised model with adapters, every number of which has moved."""
     plain = hybrid_toys.model(family) if family in hybrid_toys.FAMILIES else toys.model(family)
-    model = models.with_lora(plain, LORA).eval()
+    model = adapters.with_lora(plain, LORA).eval()
     torch.manual_seed(1)
     with torch.no_grad():
         for weight in model.parameters():
@@ -62,7 +62,7 @@ def test_merged_is_what_was_trained(bnb, family):
 
 
 def test_a_matrix_is_its_quantised_values_plus_the_adapter_rounded_once(bnb):
-    model = models.with_lora(toys.model(), LORA)
+    model = adapters.with_lora(toys.model(), LORA)
     name = "model.layers.1.mlp.up_proj"
     layer = model.base_model.model.get_submodule(name)
     whole = toys.model().get_submodule(name).weight.detach()
@@ -77,7 +77,7 @@ def test_a_matrix_is_its_quantised_values_plus_the_adapter_rounded_once(bnb):
 
 
 def test_a_layer_that_has_no_adapter_is_merged_too(bnb):
-    model = models.with_lora(toys.model(), LORA.model_copy(update={"target_modules": ["q_proj"]}))
+    model = adapters.with_lora(toys.model(), LORA.model_copy(update={"target_modules": ["q_proj"]}))
     before = logits(model)
     merged = quantization.merged(model)
     torch.testing.assert_close(logits(merged), before, atol=1e-5, rtol=1e-5)
@@ -109,12 +109,12 @@ def test_it_is_decoded_as_it_is_scored(bnb):
 @pytest.mark.parametrize("family", ["gpt2", "gpt_oss"])
 def test_families_whose_matrices_are_no_linear_layers_are_refused(bnb, family):
     with pytest.raises(ModelError, match=r"lora\.load_in_4bit: [\d,]+ of the [\d,]+ weights .* Leave it out\."):
-        models.with_lora(toys.model(family), LORA)
+        adapters.with_lora(toys.model(family), LORA)
 
 
 def test_a_family_that_reads_a_matrix_itself_is_refused(bnb):
     with pytest.raises(ModelError, match=r"lora\.load_in_4bit: JambaForCausalLM cannot be computed .* Leave it out\."):
-        models.with_lora(hybrid_toys.model("jamba"), LORA)
+        adapters.with_lora(hybrid_toys.model("jamba"), LORA)
 
 
 @pytest.mark.parametrize("family", ["lfm2", "kimi_linear", "olmo_hybrid"])
@@ -127,10 +127,10 @@ def test_merged_hybrids_are_what_was_trained(bnb, family):
 def test_without_the_library_it_says_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(ModelError, match=r"lora\.load_in_4bit: bitsandbytes cannot be imported .* Run: pip install .*"):
-        models.with_lora(toys.model(), LORA)
+        adapters.with_lora(toys.model(), LORA)
 
 
 def test_a_model_that_is_not_quantised_is_merged_as_before():
-    model = models.with_lora(toys.model(), Lora(rank=2))
+    model = adapters.with_lora(toys.model(), Lora(rank=2))
     before = logits(model.eval())
     torch.testing.assert_close(logits(quantization.merged(model)), before)

@@ -10,7 +10,7 @@ import toys
 from benchmarks import families
 from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Model
-from pipelines.engine import models, quantization
+from pipelines.engine import adapters, models, quantization
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.training import Lora
 from pipelines.sft.run import Trainer
@@ -105,7 +105,7 @@ def test_blocks_that_are_recomputed_have_the_same_gradients(name):
 
 @pytest.mark.parametrize("name", ["nemotron_h", "falcon_h1", "granitemoehybrid", "jamba", "mamba2"])
 def test_adapters_leave_out_what_mambas_kernels_read_themselves(name):
-    wrapped = models.with_lora(hybrid_toys.model(name), Lora(rank=2))
+    wrapped = adapters.with_lora(hybrid_toys.model(name), Lora(rank=2))
     adapted = {
         key.rsplit(".lora_A", 1)[0].rsplit(".", 1)[1] for key, _ in wrapped.named_parameters() if "lora_A" in key
     }
@@ -114,7 +114,7 @@ def test_adapters_leave_out_what_mambas_kernels_read_themselves(name):
 
 def adapted(name: str, **fields):
     """A model with adapters that all change something."""
-    wrapped = models.with_lora(hybrid_toys.model(name), Lora(rank=2, **fields)).eval()
+    wrapped = adapters.with_lora(hybrid_toys.model(name), Lora(rank=2, **fields)).eval()
     draw = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for weight in wrapped.parameters():
@@ -137,12 +137,12 @@ def test_merged_adapters_compute_what_was_trained(name):
 @pytest.mark.parametrize("name", ["zamba", "zamba2"])
 def test_matrices_that_layers_share_take_no_adapters(name):
     with pytest.raises(ModelError, match=r"layers of Zamba\w+ share one matrix"):
-        models.with_lora(hybrid_toys.model(name), Lora(rank=2))
+        adapters.with_lora(hybrid_toys.model(name), Lora(rank=2))
 
 
 def test_a_matrix_that_a_mamba_layer_reads_itself_takes_no_adapter():
     with pytest.raises(ModelError, match="reads the matrix dt_proj of its Mamba layers itself"):
-        models.with_lora(hybrid_toys.model("jamba"), Lora(rank=2, target_modules=["dt_proj", "q_proj"]))
+        adapters.with_lora(hybrid_toys.model("jamba"), Lora(rank=2, target_modules=["dt_proj", "q_proj"]))
 
 
 def test_a_fresh_model_reads_with_the_time_steps_it_decodes_with():
