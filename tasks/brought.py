@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from tasks import environment
-from tasks.environment import runs_folder
+from tasks.environment import records_folder, runs_folder
 from tasks.store import artifacts
 from tasks.store.artifacts import Artifact
 from tasks.tracking import fetch, lookup
@@ -37,13 +37,13 @@ def remote_run(prefix: str) -> dict[str, Any] | None:
         return None
 
 
-def remote_runs() -> Iterator[dict[str, Any]]:
+def remote_runs(experiment: str | None = None) -> Iterator[dict[str, Any]]:
     """The pipeline runs that MLflow lists, newest first, each with its summary, read as it is asked for.
 
     Raises:
         Unreachable: MLflow does not answer.
     """
-    for run in lookup.mlflow_runs() if _asks() else []:
+    for run in lookup.mlflow_runs(experiment) if _asks() else []:
         yield lookup.find_in_mlflow(run["run_id"])
 
 
@@ -60,6 +60,27 @@ def stages(run: dict[str, Any], names: Iterable[str], progress: Progress = lambd
         if about.get("run_id") and not artifacts.folder(runs_folder(), kind, key).is_dir() and _asks():
             came |= artifact(kind, key, experiment_of(run), progress) is not None
     return came
+
+
+def records(run: dict[str, Any], names: Iterable[str], progress: Progress = lambda what: None) -> None:
+    """Fetch manifest and report of a run's stages that are not here: their settings, curves, rollouts and cost, without weights.
+
+    What MLflow does not have is left out: whoever reads it says that it is not here.
+    """
+    entries = (run.get("summary") or {}).get("stages") or {}
+    for kind, key in [
+        (str(entries[name]["kind"]), str(entries[name].get("key"))) for name in names if entries[name].get("run_id")
+    ]:
+        name = artifacts.name_of(kind, key)
+        if not any((folder / name).is_dir() for folder in (runs_folder(), records_folder())) and _asks():
+            progress(f"fetching the report of {name} from MLflow")
+            environment.prepare()
+            try:
+                missing = fetch.record_from_mlflow(kind, key, experiment_of(run), TimeBudget(60.0))
+            except (TrackerError, environment.Unreachable) as error:
+                missing = str(error)
+            if missing is not None:
+                log.warning("the report of %s was not fetched from MLflow: %s", name, missing)
 
 
 def artifact(kind: str, key: str, experiment: str, progress: Progress = lambda what: None) -> Artifact | None:

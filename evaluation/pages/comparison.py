@@ -111,7 +111,7 @@ def lines(body: dict[str, Any]) -> Iterator[str]:
     yield "\nCost, mean of a run"
     for cost in body["cost"]:
         shown = [f"{name} {value:,.0f}" for name, value in cost.items() if name != "arm"]
-        yield f"  {cost['arm']}: {', '.join(shown)}"
+        yield f"  {cost['arm']}: {', '.join(shown) or 'not known'}"
     for note in body["notes"]:
         yield f"note: {note}"
 

@@ -80,16 +80,24 @@ def run_of(prefix: str) -> dict[str, Any]:
         raise UserError(
             f"run {body['run_id']} has no stages in this store; `whetstone show {prefix}` says what it has."
         )
-    shown = [n for n, about in stages.items() if kind_of(about).rewards or kind_of(about).makes == SCORES]
+    elsewhere = [
+        name for name, about in stages.items() if about.get("artifact") and not Path(about["artifact"]).is_dir()
+    ]
     with Status() as status:
-        brought.stages(body, [n for n in shown if not Path(stages[n]["artifact"]).is_dir()], status)
-    for name in shown:
+        scores = [name for name in elsewhere if kind_of(stages[name]).makes == SCORES]
+        brought.stages(body, scores, status)
+        brought.records(body, elsewhere, status)
+    for name in elsewhere:
         about = stages[name]
-        here = artifacts.folder(environment.runs_folder(), about["kind"], str(about.get("key")))
-        if here.is_dir():
+        places = [
+            artifacts.folder(runs, about["kind"], str(about.get("key")))
+            for runs in (environment.runs_folder(), environment.records_folder())
+        ]
+        here = next((place for place in places if place.is_dir()), None)
+        if here is None:
+            log.warning("the report of %s is neither here nor in MLflow; the page leaves it out", name)
+        else:
             about["artifact"] = str(here)
-        elif not Path(about["artifact"]).is_dir():
-            log.warning("the artifact of %s is neither here nor in MLflow; the page leaves it out", name)
     return body
 
 

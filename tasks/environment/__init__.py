@@ -33,6 +33,11 @@ def runs_folder() -> Path:
     return home() / "runs"
 
 
+def records_folder() -> Path:
+    """Where the manifests and reports live that were fetched without their artifacts."""
+    return runs_folder() / ".records"
+
+
 def tracking_uri() -> str:
     """MLflow's own environment variable without user and password, else SQLite in the project folder."""
     uri = os.environ.get("MLFLOW_TRACKING_URI")

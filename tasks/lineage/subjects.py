@@ -40,9 +40,12 @@ def find(names: list[str], progress: Progress = lambda what: None) -> list[Subje
         NotFound: a name means nothing, here and in MLflow.
         UserError: a run has no evaluation, or its artifact is damaged.
     """
-    known = Known()
+    known = Known(records=True)
     evaluated = [e for name in names for e in _evaluated(name, known)]
     unique = {(e.artifact.key, e.checkpoint): e for e in evaluated}
+    for run in [each.run for each in unique.values() if each.run is not None]:
+        brought.records(run, (run.get("summary") or {}).get("stages") or {}, progress)
+    known.forget()
     subjects = []
     for number, each in enumerate(unique.values(), 1):
         progress(f"reading the answers of {each.name} ({number} of {len(unique)})")
@@ -106,7 +109,8 @@ def _label(run: dict[str, Any], checkpoint: str) -> str:
 
 def _experiment(name: str, known: Known) -> list[Evaluated]:
     wanted = name.partition(":")[2]
-    runs = [r for r in known.runs if r.get("experiment") == wanted and r["status"] == "FINISHED"]
+    runs = [r for r in known.runs if r.get("experiment") == wanted] or [*brought.remote_runs(wanted)]
+    runs = [r for r in runs if r["status"] == "FINISHED"]
     if not runs:
         experiments = {str(r.get("experiment")) for r in known.runs}
         raise UserError(name, "no finished run of this experiment is known here", did_you_mean(wanted, experiments))
@@ -243,7 +247,7 @@ def _subject(each: Evaluated, known: Known) -> Subject:
         reported=reported,
         tasks=tasks,
         curves=_curves(made_of),
-        cost=_cost(made_of, artifact, each.checkpoint),
+        cost={} if notes else _cost(made_of, artifact, each.checkpoint),
         code={
             f"{s} {name}": str(value)
             for s, a in made_of.items()
@@ -257,7 +261,7 @@ def _subject(each: Evaluated, known: Known) -> Subject:
 def _weights(checkpoint: str, trained: Artifact | None, evaluation: Artifact, known: Known) -> Path | None:
     """Where the weights of a checkpoint lie; a base model that nobody trained is the recipe's own."""
     if checkpoint != BASE:
-        return trained.path / "model" if trained is not None else None
+        return trained.path / "model" if trained is not None and (trained.path / "model").is_dir() else None
     for digest in (evaluation.parts.get("inputs") or {}).values():
         source = known.by_digest(str(digest), evaluation)
         if source is not None and (source.path / "base").is_dir():

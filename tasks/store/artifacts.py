@@ -97,14 +97,25 @@ def foreign(path: Path, stage: str, key: str) -> str | None:
         if entry.is_symlink() or not (entry.is_file() or entry.is_dir()):
             return f"{entry.relative_to(path)} is neither a file nor a folder"
     reason = damage(path) or _other(path, stage, key)
+    body = read_manifest(path) or {}
+    reason = reason or _not_of_its_key(body, key)
     if reason is not None:
         return reason
-    body = read_manifest(path) or {}
-    if stage_key(body.get("parts") or {}) != key:
-        return "what it says it was made of does not give its key"
     present = {p.relative_to(path).as_posix() for p in path.rglob("*") if p.is_file()} - {MANIFEST}
     unnamed = sorted(present - set(body["files"]))
     return f"{unnamed[0]} is not in its manifest" if unnamed else None
+
+
+def foreign_record(path: Path, stage: str, key: str) -> str | None:
+    """Why a manifest that came from elsewhere is not that of the artifact that was wanted, in words; None where it is."""
+    body = read_manifest(path)
+    if body is None:
+        return "its manifest cannot be read"
+    return _other(path, stage, key) or _not_of_its_key(body, key)
+
+
+def _not_of_its_key(body: dict[str, Any], key: str) -> str | None:
+    return None if stage_key(body.get("parts") or {}) == key else "what it says it was made of does not give its key"
 
 
 def read(path: Path) -> Artifact:

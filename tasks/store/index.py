@@ -82,6 +82,13 @@ def runs(experiment: str | None = None) -> list[dict[str, Any]]:
     return sorted(chosen, key=lambda r: -r["started"])
 
 
+def begin() -> None:
+    """Make the index where there is none: before artifacts come that other project folders' runs have made."""
+    if not path().exists():
+        home().mkdir(parents=True, exist_ok=True)
+        rebuild()
+
+
 def rebuild() -> None:
     """Write the index from the manifests: which pipeline run made which artifact, and what it measured."""
     made_by: dict[str, list[tuple[Path, dict[str, Any]]]] = {}
@@ -104,7 +111,14 @@ def _from_manifests(run_id: str, stages: list[tuple[Path, dict[str, Any]]]) -> d
     summary: dict[str, Any] = {"recipe": str(stages[0][1].get("recipe")), "seed": parts.get("seed"), "parent_run_id": run_id,
                                "seconds": sum(seconds), "stages": {}, "evaluation": {}, "differences": {}}  # fmt: skip
     for (folder, manifest), took in sorted(zip(stages, seconds, strict=True), key=lambda p: p[0][0].stat().st_mtime):
-        about = {"status": "ran", "key": manifest["key"], "seconds": took, "artifact": str(folder)}
+        about = {
+            "status": "ran",
+            "kind": manifest["stage"],
+            "makes": str(manifest.get("makes") or ""),
+            "key": manifest["key"],
+            "seconds": took,
+            "artifact": str(folder),
+        }
         summary["stages"][manifest["stage"]] = about | {"run_id": manifest.get("run_id"), "why": REBUILT}
         results = read_object(folder / "results.json", evaluation=dict, differences=dict)
         if results:

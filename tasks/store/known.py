@@ -9,7 +9,7 @@ from typing import Any
 
 from pipelines.base.errors import UserError, did_you_mean
 from pipelines.recipe.stage_kind import MODEL, SCORES, kind_of_run
-from tasks.environment import runs_folder
+from tasks.environment import records_folder, runs_folder
 from tasks.store import artifacts, index
 from tasks.store.artifacts import Artifact
 
@@ -30,12 +30,19 @@ class Evaluated:
 
 
 class Known:
-    """The artifacts and runs of this home, read once."""
+    """The artifacts and runs of this home, read once.
+
+    Args:
+        records: take manifests and reports that were fetched from MLflow for artifacts whose contents are not here.
+    """
+
+    def __init__(self, *, records: bool = False) -> None:
+        self.records = records
 
     @cached_property
     def artifacts(self) -> list[Artifact]:
-        """Every artifact, newest first, unverified."""
-        return artifacts.all_of(runs_folder())
+        """Every artifact, newest first, unverified; after those with contents the others."""
+        return artifacts.all_of(runs_folder()) + (artifacts.all_of(records_folder()) if self.records else [])
 
     @cached_property
     def runs(self) -> list[dict[str, Any]]:

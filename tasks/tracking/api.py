@@ -14,7 +14,7 @@ from typing import Any
 
 import mlflow
 
-from pipelines.base.files import MANIFEST, is_inside, read_object
+from pipelines.base.files import MANIFEST, REPORT, is_inside, read_object
 from pipelines.base.secrets import redact
 from tasks.store.artifacts import name_of
 from tasks.tracking.client import client, experiment, mlflow_errors, open_embedded
@@ -89,6 +89,21 @@ def _experiments(to: Any) -> Iterator[Any]:
 
 
 @mlflow_errors()
+def fetch_record(run_id: str, into: Path) -> bool:
+    """Bring a stage's manifest and report from the store into a folder; False where they are not there, or not to be trusted."""
+    to = client()
+    if not _names_stay_inside(to, run_id, "artifact"):
+        return False
+    wanted = {f"artifact/{MANIFEST}", f"artifact/{REPORT}"}
+    for path in [entry.path for entry in to.list_artifacts(run_id, "artifact") if entry.path in wanted]:
+        arrived = Path(to.download_artifacts(run_id, path, str(into)))
+        if arrived.parent != into:
+            arrived.rename(into / arrived.name)
+            arrived.parent.rmdir()
+    return (into / MANIFEST).is_file()
+
+
+@mlflow_errors()
 def fetch(run_id: str, experiment_id: str, into: Path) -> bool:
     """Bring a stage's files back from the store into a folder; False where they are not in the store, or not to be trusted.
 
@@ -147,6 +162,6 @@ def metric_history(run_id: str, name: str) -> list[tuple[int, float]]:
 
 __all__ = [
     "TRACKER_ERRORS", "StageTracker", "client", "close", "close_abandoned", "end_pipeline", "experiment",
-    "experiment_of", "external_base", "fetch", "find_remote", "flatten", "link_inputs", "metric_history", "model_of", "open_embedded",
-    "recent", "record_evaluation", "register", "reopen", "send_shown", "show", "size_of", "start_pipeline", "store",
+    "experiment_of", "external_base", "fetch", "fetch_record", "find_remote", "flatten", "link_inputs", "metric_history", "model_of",
+    "open_embedded", "recent", "record_evaluation", "register", "reopen", "send_shown", "show", "size_of", "start_pipeline", "store",
 ]  # fmt: skip

@@ -5,11 +5,44 @@ from __future__ import annotations
 import shutil
 
 from pipelines.base.files import publish
-from tasks.environment import runs_folder
-from tasks.store import artifacts
+from tasks.environment import records_folder, runs_folder
+from tasks.store import artifacts, index
 from tasks.store.artifacts import Artifact
 from tasks.tracking import outbox
 from tasks.tracking.time_budget import TimeBudget
+
+
+def record_from_mlflow(stage: str, key: str, experiment: str, patience: TimeBudget) -> str | None:
+    """Put the manifest and the report of a stage into `records_folder()`: all that a page or a comparison reads, without weights.
+
+    Args:
+        experiment: in which the stage's run is.
+
+    Returns:
+        Why there is none, in words; None where it is there now.
+
+    Raises:
+        TrackerError: MLflow does not answer, or refuses.
+    """
+    from tasks.tracking import api as tracking
+
+    name = artifacts.name_of(stage, key)
+    folder = runs_folder() / ".fetched" / f"{name}.record"
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        remote = patience.run(lambda: tracking.find_remote(stage, key, experiment))
+        if remote is None:
+            return "MLflow has no such stage"
+        folder.mkdir(parents=True)
+        if not patience.run(lambda: tracking.fetch_record(remote[0], folder), growing=lambda: tracking.size_of(folder)):
+            return "MLflow holds no files of it"
+        mismatch = artifacts.foreign_record(folder, stage, key)
+        if mismatch is None:
+            records_folder().mkdir(exist_ok=True)
+            publish(folder, records_folder() / name)
+        return mismatch
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def from_mlflow(stage: str, key: str, experiment: str, patience: TimeBudget) -> tuple[Artifact | None, str | None]:
@@ -39,6 +72,7 @@ def from_mlflow(stage: str, key: str, experiment: str, patience: TimeBudget) -> 
         mismatch = artifacts.foreign(folder, stage, key)
         if mismatch is not None:
             return None, mismatch
+        index.begin()
         publish(folder, final)
         outbox.remember(final, remote[0])
     finally:

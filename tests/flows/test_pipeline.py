@@ -187,6 +187,33 @@ def test_another_machine_fetches_models_from_the_store(ran):
         assert (Path(summary["stages"][stage]["artifact"]) / "model" / "model.safetensors").exists()
 
 
+@pytest.mark.slow
+def test_an_empty_folder_sees_what_the_run_s_own_sees(ran, tmp_path):
+    """With the address of MLflow alone, and without a model: pages, comparisons and rows; whole artifacts for a lineage."""
+    folder, _, summary, _ = ran
+    home, run = folder / "home", summary["parent_run_id"]
+    uid = json.loads(next(home.glob("runs/rlvr-*/report/rollouts.jsonl")).read_text().splitlines()[0])["uid"]
+    asked = [
+        ["compare", f"{run}:base", f"{run}:rlvr", "--json"], ["report", run, "--out", str(tmp_path / "page.html")],
+        ["lineage", f"{run}:rlvr/palindromes/pass@1"], ["rows", uid],
+    ]  # fmt: skip
+
+    def answers(where, *models):
+        for command in asked:
+            yield toys.whetstone(*command, home=where, MLFLOW_TRACKING_URI=f"sqlite:///{home}/mlflow.db").stdout
+            if command[0] in ("compare", "report"):
+                assert [*where.rglob("model.safetensors")] == [*models], "what a page shows needs no weights"
+        yield (tmp_path / "page.html").read_text()
+
+    near = [*answers(home, *home.rglob("model.safetensors"))]
+    (home / "runs").rename(home / "away")
+    try:
+        far = [*answers(tmp_path / "empty")]
+    finally:
+        (home / "away").rename(home / "runs")
+    assert far == near
+
+
 def test_runs_and_show(ran):
     folder, _, summary, _ = ran
     listed = json.loads(toys.whetstone("runs", "--json", home=folder / "home").stdout)

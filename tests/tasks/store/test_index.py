@@ -5,9 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import homes
 import toys
 
 from tasks.store import artifacts, index
+from tasks.store.known import Known
 
 
 def summary(run):
@@ -34,6 +36,21 @@ def test_start_and_end_are_one_run(home):
     assert [r["name"] for r in index.meant("aa", index.runs())] == ["r"]
     assert [r["name"] for r in index.meant("f", index.runs())] == ["s"], "the one run of that experiment"
     assert index.meant("c", index.runs()) == []
+
+
+def test_an_index_made_again_knows_the_kinds_of_stages_and_what_came_later_is_not_in_it(home):
+    made = homes.run("a" * 32, {"base": {"sums": [[0.0]]}, "rlvr": {"sums": [[1.0]]}})
+    index.path().unlink()
+    (run,) = index.runs()
+    assert {stage: about["kind"] for stage, about in run["summary"]["stages"].items()} == {s: s for s in made}
+    assert Known().evaluation_of(run) == "evaluate"
+    index.path().unlink()
+    elsewhere = [artifact.path.rename(home / artifact.name) for artifact in made.values()]
+    index.begin()
+    for path in elsewhere:
+        path.rename(home / "runs" / path.name)
+    index.begin()
+    assert index.runs() == [], "fetched artifacts make no run of this folder"
 
 
 def test_a_run_whose_process_is_gone_is_not_running(home):
