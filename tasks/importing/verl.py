@@ -15,7 +15,8 @@ UNBOUNDED = 10_000
 """Draws of a step where there is no limit."""
 ESTIMATORS = {
     "gae": "gae", "grpo": "grpo", "grpo_vectorized": "grpo", "reinforce_plus_plus": "reinforce_pp",
-    "reinforce_plus_plus_baseline": "reinforce_pp_baseline", "rloo": "rloo", "rloo_vectorized": "rloo",
+    "reinforce_plus_plus_baseline": "reinforce_pp_baseline", "rloo": "rloo", "rloo_vectorized": "rloo", "opo": "opo",
+    "gpg": "gpg", "grpo_passk": "grpo_passk",
 }  # fmt: skip
 """algorithm.adv_estimator → ours."""
 AGGREGATIONS = {
@@ -191,7 +192,7 @@ def advantage(draft: Draft) -> None:
         kind = "rloo"
     part: dict[str, Any] = {"kind": kind}
     keys = ["adv_estimator"]
-    if kind == "grpo":
+    if kind in ("grpo", "grpo_passk"):
         part["scale"] = "std" if config.take("norm_by_std") else "none"
         keys.append("norm_by_std")
     if kind == "reinforce_pp":

@@ -26,7 +26,7 @@ PLACES = [
 SHARED_BY = 3
 """Papers whose presets use a part that nobody knows by name."""
 KNOWN = {
-    "rlvr.advantage": "grpo gae rloo reinforce_pp reinforce_pp_baseline gigpo as_is",
+    "rlvr.advantage": "grpo gae rloo reinforce_pp reinforce_pp_baseline gigpo as_is gdpo gpg grpo_passk maxrl opo",
     "rlvr.objective": "reinforce clip cispo dppo gmpo gspo sapo vespo",
     "rlvr.credit": "whiten truncated_is distillation",
     "rlvr.divergence": "k1 k2 k3 adaptive_k1",

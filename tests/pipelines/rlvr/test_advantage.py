@@ -14,7 +14,10 @@ from hypothesis import strategies as st
 from method_toys import rows_of, run_method, with_demonstrations
 from toys import columns_of
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind, names
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
 
 SEEDS = st.integers(0, 5_000)
 
@@ -355,3 +358,14 @@ def test_gtpo_with_equal_entropies_has_nothing_to_share_out(seed):
     batch = toys.batch(seed=seed)
     batch.entropy_old = torch.full(batch.mask.shape, 0.7) * batch.mask
     assert float(run_method("advantage", "gtpo", batch).abs().max()) < 1e-6
+
+
+def test_gdpo_has_one_weight_a_term(tmp_path):
+    """More or fewer are refused before a run."""
+    for weights in ([1.0], [1.0, 2.0, 3.0]):
+        changes = ["presets=[gdpo]", f"rlvr.advantage={{kind: gdpo, weights: {weights}}}"]
+        with pytest.raises(
+            RecipeError, match=rf"{len(weights)} weights, and the reward has 2 terms \(verifier, format\)"
+        ):
+            check(read_recipe(toys.recipe(tmp_path), changes))
+    check(read_recipe(toys.recipe(tmp_path), ["presets=[gdpo]", "rlvr.advantage={kind: gdpo, weights: [1.0, 2.0]}"]))
