@@ -21,7 +21,6 @@ from typing import Any
 from pipelines.base import owner
 from pipelines.base.files import read_object, write_atomic
 from pipelines.base.secrets import redact
-from tasks.tracking.mirror.clients import CLIENTS
 from tasks.tracking.mirror.feed import Reader
 
 JOB, FINISH = "job.json", "finish.json"
@@ -45,6 +44,8 @@ def state_of(entry: Path, name: str) -> dict[str, Any]:
 
 def serve(name: str, entry: Path, orphaned: threading.Event) -> None:
     """Send what the feed holds until the stage has ended or the pipeline's process is gone."""
+    from tasks.tracking.mirror.clients import CLIENTS  # the state of mirrors is read where nothing is sent
+
     state = state_of(entry, name)
     job = read_object(entry / JOB) or {}
     reader = Reader(entry)
