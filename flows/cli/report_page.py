@@ -205,13 +205,10 @@ def _rollout(row: dict[str, Any], largest: float) -> dict[str, Any]:
 
 def _turns(row: dict[str, Any], largest: float) -> list[tuple[str, list[Span], str]]:
     """Who wrote, the text on the colour of its advantage, and length and advantage of its tokens where they differ."""
-    if row.get(
-        "tokens"
-    ):  # the page's script colours them when they are looked at: every token an element is too much for a phone
-        lengths = [
-            [sum(len(text) for text, _ in run), value]
-            for value, run in ((v, list(r)) for v, r in groupby(row["tokens"], key=lambda token: token[1]))
-        ]
+    if row.get("tokens"):
+        # The page's script colours them when they are looked at: an element for every token is too much for a phone.
+        by_value = [(value, [*run]) for value, run in groupby(row["tokens"], key=lambda token: token[1])]
+        lengths = [[sum(len(text) for text, _ in run), value] for value, run in by_value]
         text = "".join(text for text, _ in row["tokens"]).replace("\r", " ")  # a browser reads \r\n as one character
         return [("policy", [_span(text, None, largest)], json.dumps(lengths, separators=(",", ":")))]
     advantage = row.get("advantage")
