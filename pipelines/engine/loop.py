@@ -362,11 +362,9 @@ class Loop:
         """Why the weights must have values before they are sharded; empty where they need not."""
         if self.settings.lora:
             return "adapters are made beside it"
-        return (
-            ""
-            if self.one_disk or self.origin is not None
-            else "not all machines see the base that the first one writes"
-        )
+        if self.one_disk or self.origin is not None:
+            return ""
+        return "not all machines see the base that the first one writes"
 
     def about(self) -> dict[str, Any]:
         """What is written beside the model."""
