@@ -132,11 +132,12 @@ def _by_turn(columns: dict[str, Any], golden: list[list[float]]) -> Tensor:
 
 
 def credit(case: Case, dtype: torch.dtype) -> dict[str, Any]:
-    """The credit slot; a weight is what the part makes of advantages of 1."""
+    """The credit slot; a weight is what the part makes of advantages of 1, and the loss mask says which tokens it leaves in the loss."""
     columns = columns_of(case["inputs"], dtype)
-    mask = columns["mask"]
-    one = method(case)(columns | {"advantage": torch.ones_like(columns["advantage"])})
-    return {"advantage": method(case)(columns) * mask, "weight": one * mask}
+    credited = algorithm.set_advantage(method(case)(columns), dict(columns))
+    one = columns | {"advantage": torch.ones_like(columns["advantage"])}
+    weight = algorithm.set_advantage(method(case)(one), one)["advantage"]
+    return {"advantage": credited["advantage"], "weight": weight, "loss_mask": credited["loss_share"] > 0}
 
 
 def shaping(case: Case, dtype: torch.dtype) -> dict[str, Any]:

@@ -52,7 +52,8 @@ class Card:
     makes: tuple[str, ...] = ()
     """Columns that exist because of it."""
     ratio_level: str = ""
-    """For objectives: whose ratio it is, "token", "turn" or "sequence"; for credits: whose ratio they correct."""
+    """For objectives: whose ratio it is, "token", "turn" or "sequence"; for credits: whose ratio they correct, which a setting `level` may
+    say otherwise."""
     sets_group_size: bool = False
     """For rollouts: a group may have other rows than `group_size` says."""
     forces_rows: bool = False
@@ -98,6 +99,11 @@ class Bound:
         """For advantages: it reads `unfinished`. An unfinished row is worth what the critic says at its end, so it trains (with
         `rlvr.window` at every window), and the critic is not fitted to it."""
         return "unfinished" in self.takes
+
+    @property
+    def ratio_level(self) -> str:
+        """Whose ratio it has or corrects, as its setting `level` or its card says."""
+        return str(self.settings.get("level", self.card.ratio_level))
 
     def __call__(self, columns: Mapping[str, Any]) -> Any:
         missing = [c for c in self.needs if columns.get(c) is None]

@@ -103,6 +103,7 @@ PARTS: dict[str, dict[str, str]] = {
         "hindsight": "pipelines.papers.hindsight:hindsight_credit",
         "imitate": "pipelines.papers.seele:imitate",
         "infopo": "pipelines.papers.infopo:infopo",
+        "m2po": "pipelines.papers.m2po:m2po",
         "progrpo": "pipelines.papers.progrpo:progrpo",
         "red": "pipelines.papers.red:red",
         "verl_erank": "pipelines.papers.verl_erank:verl_erank",
@@ -120,6 +121,7 @@ PARTS: dict[str, dict[str, str]] = {
         "chi2_occupancy": "pipelines.papers.chi2:chi2_occupancy",
         "dph_rl": "pipelines.papers.dph_rl:dph_rl_divergence",
         "reason_maxxer": "pipelines.papers.reason_maxxer:reason_maxxer_divergence",
+        "unbiased_k3": "pipelines.papers.deepseek_v32:unbiased_k3",
     },
     "rlvr.filter": {
         "dcpo": "pipelines.papers.dcpo:dcpo",
@@ -136,6 +138,7 @@ PARTS: dict[str, dict[str, str]] = {
         "hapo": "pipelines.papers.hapo:hapo_objective",
         "herl": "pipelines.papers.herl:herl_objective",
         "hpt_upge": "pipelines.papers.hpt:hpt_upge",
+        "opsm": "pipelines.papers.deepseek_v32:opsm",
         "pacs": "pipelines.papers.pacs:pacs",
         "pipo": "pipelines.papers.pipo:pipo_objective",
         "prdp": "pipelines.papers.prdp:prdp",

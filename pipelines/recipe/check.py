@@ -144,12 +144,14 @@ def _check_ratios(bound: dict[str, Any]) -> None:
             "Set `where` or choose another estimator.",
         )
     for credit in bound["credit"]:
-        levels = (credit.card.ratio_level, objective.card.ratio_level)
-        if all(levels) and levels[0] != levels[1]:
+        of_row = "level" in credit.settings and credit.ratio_level != "token"  # one weight a row suits every objective
+        levels = (credit.ratio_level, objective.card.ratio_level)
+        if all(levels) and levels[0] != levels[1] and not of_row:
+            hint = f"set level: sequence of {credit.name}" if "level" in credit.settings else f"leave {credit.name} out"
             raise RecipeError(
                 "rlvr.credit",
                 f"{credit.name} corrects the ratio of each {levels[0]}, and {objective.name}'s ratio belongs to the whole {levels[1]}",
-                f"Use an objective with a ratio per {levels[0]}, such as objective: clip, or leave {credit.name} out.",
+                f"Use an objective with a ratio per {levels[0]}, such as objective: clip, or {hint}.",
             )
 
 

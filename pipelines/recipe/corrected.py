@@ -102,7 +102,7 @@ def _check_correction(field: str, value: str, otherwise: str, rlvr: Rlvr, bound:
             "for it",
             f"Use an objective with a ratio, such as objective: clip, or {otherwise}.",
         )
-    if rlvr.old_logp == "trainer" and not any(credit.card.ratio_level for credit in bound["credit"]):
+    if rlvr.old_logp == "trainer" and not any(credit.ratio_level for credit in bound["credit"]):
         raise RecipeError(
             field,
             f"{value} trains on tokens that older weights drew, and with old_logp: trainer the ratio starts from the present ones: "

@@ -23,6 +23,7 @@ from pipelines.recipe.stage_kind import stage_kinds
 GENERAL = {
     "ppo", "grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "dapo", "dapo_carry", "dr_grpo", "gspo", "cispo", "sapo", "gmpo",
     "dppo_tv", "dppo_kl", "vespo", "luspo", "gdpo", "gpg", "grpo_passk", "maxrl", "opo",
+    "icepop", "decoupled_ppo", "m2po", "deepseek_v32",
 }  # fmt: skip
 """Presets of papers that stand in none of the lists."""
 OTHERS = {"on_policy_distillation", "tree_grpo", "prime"}

@@ -28,7 +28,7 @@ SHARED_BY = 3
 KNOWN = {
     "rlvr.advantage": "grpo gae rloo reinforce_pp reinforce_pp_baseline gigpo as_is gdpo gpg grpo_passk maxrl opo",
     "rlvr.objective": "reinforce clip cispo dppo gmpo gspo sapo vespo",
-    "rlvr.credit": "whiten truncated_is distillation",
+    "rlvr.credit": "whiten truncated_is masked_is rejection distillation",
     "rlvr.divergence": "k1 k2 k3 adaptive_k1",
     "rlvr.auxiliary_loss": "entropy",
     "rlvr.loss_aggregation": "row_mean token_mean fixed_length",

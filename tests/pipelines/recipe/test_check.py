@@ -51,6 +51,26 @@ STEPS = "{kind: process_model, model: ./scorer, weight: 0.0}"
             "rlvr.divergence: k1 changes the reward, which nothing here reads: advantage: gigpo",
         ),
         (
+            ["rlvr.old_logp=trainer", "rlvr.credit=[{kind: masked_is, low: 3, high: 3}]"],
+            "rlvr.credit: masked_is: no weight is between 3.0 and 3.0",
+        ),
+        (
+            ["rlvr.old_logp=trainer", "rlvr.credit=[{kind: rejection, high: 0.9}]"],
+            "rlvr.credit: rejection: high: 0.9 rejects where both agree",
+        ),
+        (
+            ["rlvr.old_logp=trainer", "rlvr.credit=[{kind: rejection, measure: k3, low: 0.5}]"],
+            "rlvr.credit: rejection: k3 is never negative",
+        ),
+        *(
+            ([f"rlvr.credit=[{part}]"], f"{part} needs logp_sampler, which nothing here produces")
+            for part in ("masked_is", "rejection", "m2po")
+        ),
+        (
+            ["rlvr.objective=gspo", "rlvr.old_logp=trainer", "rlvr.credit=[masked_is]"],
+            "clip, or set level: sequence of masked_is",
+        ),
+        (
             ["rlvr.objective=gspo", "rlvr.old_logp=trainer", "rlvr.credit=[truncated_is]"],
             "truncated_is corrects the ratio of each token, and gspo's ratio belongs to the whole sequence",
         ),
@@ -105,6 +125,7 @@ def test_what_has_no_effect_or_no_meaning_is_refused(tmp_path, overrides, words)
         ["rlvr.group_size=1", "rlvr.advantage=reinforce_pp"],
         ["rlvr.group_size=1", "rlvr.rollout=demonstrated"],
         ["rlvr.objective=clip", "rlvr.old_logp=trainer", "rlvr.credit=[truncated_is]"],
+        ["rlvr.objective=gspo", "rlvr.old_logp=trainer", "rlvr.credit=[rejection, {kind: masked_is, level: sequence}]"],
         ["rlvr.advantage=w_reinforce", "rlvr.divergence={kind: k3, where: loss}"],
         ["rlvr.objective=prdp", "rlvr.divergence={kind: k3, weight: 0}"],
         ["rlvr.curriculum=self_curation"],

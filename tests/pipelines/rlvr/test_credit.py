@@ -8,12 +8,15 @@ import math
 import pytest
 import torch
 import toys
+import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 from method_toys import run_method
 from toys import columns_of
 
 from pipelines.contract.catalogue import bind
+from pipelines.recipe.read import PRESETS
+from pipelines.rlvr import algorithm
 
 SEEDS = st.integers(0, 5_000)
 
@@ -191,3 +194,89 @@ def test_d3s_takes_the_rows_that_vary_most(values, want):
     assert len(set(chosen.tolist())) == want
     best = max(float(x[list(c)].var(correction=0)) for c in itertools.combinations(range(len(values)), want))
     assert abs(float(x[chosen].var(correction=0)) - best) < 1e-9
+
+
+def off_policy(seed, spread=0.4):
+    """A batch's columns with advantages of rows, and log-probabilities of the sampler, the trainer before the step and now."""
+    batch, _ = with_advantage(seed)
+    draw = torch.Generator().manual_seed(seed + 2)
+    old, sampler, now = (torch.randn(batch.mask.shape, generator=draw) * spread for _ in range(3))
+    advantage = torch.randn(len(batch.mask), 1, generator=draw) * batch.mask
+    return columns_of(batch) | {
+        "advantage": advantage, "logp_old": old, "logp_sampler": sampler, "logp": now.requires_grad_(),
+        "loss_share": batch.mask.float(),
+    }  # fmt: skip
+
+
+def weights_of_tokens(preset, columns):
+    """Derivative of the loss of a preset's credit, objective and mean by each token's log-probability."""
+    body = yaml.safe_load((PRESETS / f"{preset}.yaml").read_text())
+    for part in body.get("credit", []):
+        columns = algorithm.set_advantage(bind("rlvr.credit", part)(columns), columns)
+    weight = bind("rlvr.loss_aggregation", body["loss_aggregation"])(columns)
+    loss = (bind("rlvr.objective", body["objective"])(columns) * weight).sum()
+    return torch.autograd.grad(loss, columns["logp"])[0]
+
+
+def ppo_by_hand(columns, left):
+    """What AReaL and slime sum over the tokens that are left: PPO's loss around the present weights, times pi_prox / pi_behave."""
+    logp = columns["logp"].detach().requires_grad_()
+    ratio, advantage = (logp - columns["logp_old"]).exp(), columns["advantage"]
+    loss = -torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+    weight = (columns["logp_old"] - columns["logp_sampler"]).exp()
+    return torch.autograd.grad((loss * weight * left).sum() / columns["mask"].sum(), logp)[0]
+
+
+@given(SEEDS)
+def test_decoupled_ppo_and_icepop_weigh_tokens_as_the_official_losses(seed):
+    columns = off_policy(seed, 1.0)
+    weight = (columns["logp_old"] - columns["logp_sampler"]).exp()
+    torch.testing.assert_close(weights_of_tokens("decoupled_ppo", columns), ppo_by_hand(columns, columns["mask"]))
+    near = columns["mask"] & (weight >= 0.5) & (weight <= 5)
+    torch.testing.assert_close(weights_of_tokens("icepop", columns), ppo_by_hand(columns, near))
+
+
+@given(SEEDS)
+def test_m2po_weighs_what_stays_by_the_ratio_to_the_sampler(seed):
+    columns = off_policy(seed)
+    second = (columns["logp_old"] - columns["logp_sampler"]).square()
+    far = sorted(second[columns["mask"]].tolist(), reverse=True)
+    while len(far) > 1 and sum(far) / len(far) >= 0.04:
+        far.pop(0)
+    stays = columns["mask"] & (second <= far[0])
+    weight = (columns["logp_old"] - columns["logp_sampler"]).exp()
+    wanted = -weight * columns["advantage"] * stays / stays.sum()
+    torch.testing.assert_close(weights_of_tokens("m2po", columns), wanted)
+
+
+@given(SEEDS)
+def test_rows_are_rejected_and_the_others_weighed_whatever_the_order(seed):
+    columns = off_policy(seed)
+    parts = [{"kind": "rejection", "high": 1.1}, {"kind": "truncated_is", "cap": None}]
+    made = []
+    for order in (parts, parts[::-1]):
+        credited = dict(columns)
+        for part in order:
+            credited = algorithm.set_advantage(bind("rlvr.credit", part)(credited), credited)
+        made.append(credited)
+    assert torch.equal(made[0]["advantage"], made[1]["advantage"])
+    assert torch.equal(made[0]["loss_share"], made[1]["loss_share"])
+    log_ratio = columns["logp_old"] - columns["logp_sampler"]
+    for row, mask in enumerate(columns["mask"]):
+        mean = float(log_ratio[row][mask].mean()) if mask.any() else 0.0
+        left = mask if abs(mean) <= math.log(1.1) else mask & False
+        wanted = columns["advantage"][row] * log_ratio[row].exp() * left
+        torch.testing.assert_close(made[0]["advantage"][row], wanted)
+        assert made[0]["loss_share"][row].tolist() == left.float().tolist()
+
+
+def test_what_is_left_out_is_shown():
+    columns = off_policy(0) | {"logp_sampler": torch.zeros_like(off_policy(0)["logp_old"])}
+    columns["logp_old"] = torch.full_like(columns["logp_old"], 2.0)
+    columns["logp_old"][0] = 0.0
+    share = 1 - int(columns["mask"][0].sum()) / int(columns["mask"].sum())
+    for spec in ("masked_is", "rejection", "m2po"):
+        part = bind("rlvr.credit", spec)
+        assert part.fn.metrics() == {}
+        part(columns)
+        assert part.fn.metrics() == {"left_out_share": pytest.approx(share)}
