@@ -24,6 +24,7 @@ from pipelines.contract.model_settings import Model
 from pipelines.curate.run import run as curate
 from pipelines.data.pairs import Pair, read_pairs
 from pipelines.engine import models
+from pipelines.engine.parallel import Weights
 from pipelines.engine.reward_model import RewardNetwork
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
@@ -53,6 +54,7 @@ class OnTrlBatch(Trainer):
         causal.model.load_state_dict(classifier.model.state_dict())
         self.model = RewardNetwork(causal, 1, seed=0, text=False)
         self.policy = self.model.policy
+        self.weights = Weights(self.model, self.policy, self.world, self.model)
         with torch.no_grad():
             self.model.heads.weight.copy_(classifier.score.weight)
         self.tokenizer = type("Padding", (), {"pad_token_id": 0})
