@@ -7,7 +7,6 @@ function of their own, named in `SPECIAL`.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -246,6 +245,17 @@ def epo(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     }
 
 
+def adaptive_entropy(case: Case, dtype: torch.dtype) -> dict[str, Any]:
+    """The coefficient after each step's mean entropy, and whether it is applied."""
+    part = instance(case)
+    moved = []
+    for mean in case["inputs"]["entropy"]:
+        part.adapt(mean)
+        moved.append((part.coefficient, part.applies))
+    coefficient, applies = zip(*moved, strict=True)
+    return {"coefficient": list(coefficient), "applies": list(applies)}
+
+
 def siren(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     """The mean over rows, the anchor, the loss and its derivative by the entropies; or the entropies themselves."""
     inputs = case["inputs"]
@@ -449,49 +459,10 @@ GENERAL: dict[str, Callable[[Case, torch.dtype], dict[str, Any]]] = {
 }  # fmt: skip
 SPECIAL: dict[tuple[str, str], Callable[[Case, torch.dtype], dict[str, Any] | None]] = {
     ("advantage", "spo_chain"): spo, ("advantage", "spo_tree"): spo, ("advantage", "gtpo"): gtpo,
+    ("auxiliary_loss", "adaptive_entropy"): adaptive_entropy,
     ("auxiliary_loss", "epo"): epo, ("auxiliary_loss", "siren"): siren, ("replay", "pipo"): pipo_replay,
     ("credit", "verl_erank"): verl_erank, ("curriculum", "gain_rl"): gain_rl, ("objective", "hapo"): hapo,
     ("objective", "hpt_upge"): hpt_upge, ("shaping", "adlp"): adlp, ("shaping", "laser_d"): laser_d,
     ("shaping", "par"): par, ("reward", "arena_tournament"): arena_tournament, ("reward", "co_reward"): co_reward,
     ("rollout", "arpo"): arpo, ("divergence", "chi2"): chi2_rows,
 }  # fmt: skip
-
-
-# ---------------------------------------------------------------- what is compared
-
-
-def exact(golden: Any) -> bool:
-    """Whether an output is compared for equality: booleans, ranks and names."""
-    if isinstance(golden, list):
-        return all(exact(value) for value in golden)
-    return isinstance(golden, bool | int | dict)
-
-
-def plain(value: Any) -> Any:
-    """Nested lists of Python values."""
-    return value.tolist() if isinstance(value, Tensor) else value
-
-
-def skipped(case: Case, name: str) -> bool:
-    """Whether an output is not ours to give: the case says so in words, or another output stands for it."""
-    replaced = name == "loss" and "loss_without_floor" in case["outputs"]
-    return replaced or any(differ["rows"] == name for differ in case.get("differs") or [])
-
-
-def compared_rows(case: Case, name: str, golden: Any) -> Tensor | None:
-    """bool [B], the rows of an output that are compared; None for all of them, and for an output without rows."""
-    differs = case.get("differs") or []
-    if not differs:
-        return None
-    if not isinstance(golden, list):
-        return torch.zeros(1, dtype=torch.bool) if any(d["rows"] == "all" for d in differs) else None
-    rows = torch.ones(len(golden), dtype=torch.bool)
-    for differ in differs:
-        if differ["rows"] == "all":
-            rows[:] = False
-        elif isinstance(differ["rows"], list):
-            rows[differ["rows"]] = False
-        elif words := re.fullmatch(r"(first|second) wording of problem (\d+)", differ["rows"]):
-            rows = torch.ones(len(golden), len(golden[0]), dtype=torch.bool) if rows.ndim == 1 else rows
-            rows[int(words[1] == "second"), int(words[2])] = False
-    return rows

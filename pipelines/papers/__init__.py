@@ -134,6 +134,7 @@ PARTS: dict[str, dict[str, str]] = {
         "reason_maxxer": "pipelines.papers.reason_maxxer:reason_maxxer_loss_aggregation",
     },
     "rlvr.objective": {
+        "ce_gppo": "pipelines.papers.ce_gppo:ce_gppo",
         "gbpo": "pipelines.papers.onerec:gbpo",
         "hapo": "pipelines.papers.hapo:hapo_objective",
         "herl": "pipelines.papers.herl:herl_objective",

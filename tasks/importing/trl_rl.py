@@ -200,6 +200,11 @@ def regularisers(draft: Draft) -> None:
     config = draft.config
     beta, entropy = float(config.take("beta") or 0), float(config.take("entropy_coef") or 0)
     draft.put(".divergence", {"kind": "k3", "weight": beta} if beta else None, "beta")
+    share = config.take("top_entropy_quantile")
+    if share is not None and share < 1:
+        draft.put(".credit", [{"kind": "high_entropy", "share": float(share)}], "top_entropy_quantile")
+    else:
+        draft.map("top_entropy_quantile", "", "changes nothing at this value")
     if entropy:
         draft.put(".auxiliary_loss", [{"kind": "entropy", "weight": entropy}], "entropy_coef")
         if config.take("loss_type") == "dr_grpo":

@@ -228,6 +228,13 @@ def objective(draft: Draft) -> None:
     elif mode == "sapo":
         part = {"kind": "sapo"} | {key: float(config.take(key)) for key in ("tau_pos", "tau_neg")}
         keys = ["loss_mode", "tau_pos", "tau_neg"]
+    elif mode == "kl_cov":
+        part = {
+            "kind": "kl_cov",
+            "share": float(config.take("kl_cov_ratio")),
+            "coef": float(config.take("ppo_kl_coef")),
+        }
+        keys = ["loss_mode", "kl_cov_ratio", "ppo_kl_coef"]
     elif mode in ("dppo_tv", "dppo_kl"):
         part |= {"kind": "dppo", "divergence": mode.removeprefix("dppo_"), "largest": float(dual)}
         keys.append("clip_ratio_c")

@@ -139,3 +139,16 @@ def test_epo_inside_the_band_is_the_entropy_bonus():
     low = (0.5 * inside).requires_grad_()
     method(columns | {"entropy": low, "step": 0})[batch.mask].sum().backward()
     torch.testing.assert_close(low.grad[batch.mask], torch.full_like(low.grad[batch.mask], -2.0))
+
+
+@given(SEEDS)
+def test_adaptive_entropy_follows_the_tokens_in_the_loss(seed):
+    """Neither rows that left the loss nor what stands outside the mask moves the coefficient; a step without tokens leaves it."""
+    batch, _ = a_batch(seed)
+    batch.entropy_old = torch.where(batch.mask & batch.in_loss[:, None], 0.1 * batch.entropy_old, 9.0)
+    part = bind("rlvr.auxiliary_loss", {"kind": "adaptive_entropy", "target": 0.11, "start": 0.001}).fn
+    part.on_batch(columns_of(batch))
+    assert part.applies and part.coefficient == pytest.approx(0.0011)
+    batch.in_loss[:] = False
+    part.on_batch(columns_of(batch))
+    assert part.metrics() == {"coefficient": pytest.approx(0.0011), "applies": 1.0}

@@ -280,3 +280,22 @@ def test_what_is_left_out_is_shown():
         assert part.fn.metrics() == {}
         part(columns)
         assert part.fn.metrics() == {"left_out_share": pytest.approx(share)}
+
+
+@given(SEEDS, st.sampled_from([0.2, 0.5, 1.0]))
+def test_high_entropy_against_a_loop(seed, share):
+    """Rows that left the loss have no place in the quantile."""
+    batch, advantage = with_advantage(seed)
+    draw = torch.Generator().manual_seed(seed)
+    batch.entropy_old = torch.randint(0, 9, batch.mask.shape, generator=draw) / 4
+    batch.in_loss = torch.rand(len(batch.mask), generator=draw) < 0.7
+    batch.in_loss[0] = True
+    entropies = sorted(batch.entropy_old[batch.mask & batch.in_loss[:, None]].tolist())
+    least = entropies[math.ceil(round((1 - share) * (len(entropies) - 1), 9))]
+    columns = columns_of(batch) | {"advantage": advantage}
+    out = bind("rlvr.credit", {"kind": "high_entropy", "share": share})(columns)
+    for row, place in itertools.product(range(out.shape[0]), range(out.shape[1])):
+        kept = batch.entropy_old[row, place] >= least
+        assert out[row, place] == (advantage[row, place] if kept else 0.0)
+    batch.in_loss[:] = False
+    assert torch.equal(bind("rlvr.credit", "high_entropy")(columns_of(batch) | {"advantage": advantage}), advantage)

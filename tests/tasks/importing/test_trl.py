@@ -98,6 +98,12 @@ def test_losses_without_a_clip_have_their_own_settings(tmp_path):
     assert own.kinds(result)["importance_sampling_level"] == "left_out"
 
 
+def test_a_share_of_tokens_is_a_credit(tmp_path):
+    assert own.read(tmp_path, own.TRL_GRPO | {"top_entropy_quantile": 0.2}).recipe.rlvr.credit == [
+        {"kind": "high_entropy", "share": 0.2}
+    ]
+
+
 def test_ratios_of_sequences_are_gspo(tmp_path):
     config = own.TRL_GRPO | {
         "importance_sampling_level": "sequence",
