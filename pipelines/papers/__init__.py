@@ -125,6 +125,7 @@ PARTS: dict[str, dict[str, str]] = {
     },
     "rlvr.filter": {
         "dcpo": "pipelines.papers.dcpo:dcpo",
+        "gfpo": "pipelines.papers.gfpo:gfpo",
         "hpt_gate": "pipelines.papers.hpt:hpt_gate",
         "incorrect": "pipelines.papers.w_reinforce:incorrect",
         "starpo_s": "pipelines.papers.ragen.filter:starpo_s",

@@ -24,7 +24,7 @@ GENERAL = {
     "ppo", "grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline", "dapo", "dapo_carry", "dr_grpo", "gspo", "cispo", "sapo", "gmpo",
     "dppo_tv", "dppo_kl", "vespo", "luspo", "gdpo", "gpg", "grpo_passk", "maxrl", "opo",
     "icepop", "decoupled_ppo", "m2po", "deepseek_v32",
-    "high_entropy", "skywork_or1", "kl_cov", "ce_gppo",
+    "high_entropy", "skywork_or1", "kl_cov", "ce_gppo", "dro", "gfpo",
 }  # fmt: skip
 """Presets of papers that stand in none of the lists."""
 OTHERS = {"on_policy_distillation", "tree_grpo", "prime"}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
+import toys
 from hypothesis import given
 from hypothesis import strategies as st
 from method_toys import run_method, with_demonstrations
+from toys import columns_of
 
 from pipelines.contract.catalogue import bind, names
 
@@ -63,3 +67,18 @@ def test_every_problem_is_imitated_or_explored(seed):
             right = int(batch.correct[mine & ~demo].sum())
             wanted = demo if right <= gate else ~demo
             assert torch.equal(kept[mine], wanted[mine])
+
+
+@given(st.integers(0, 5_000), st.sampled_from(["length", "efficiency"]), st.sampled_from([0.25, 0.5, 1.0]))
+def test_gfpo_against_sorted_groups(seed, by, share):
+    batch = toys.batch(seed=seed)
+    draw = torch.Generator().manual_seed(seed)
+    batch.scored = torch.rand(12, generator=draw) < 0.8
+    columns = columns_of(batch) | {"length": torch.randint(1, 6, (12,), generator=draw).float()}
+    kept = bind("rlvr.filter", {"kind": "gfpo", "by": by, "share": share})(columns)
+    for group in batch.group.unique().tolist():
+        rows = [row for row in range(12) if batch.group[row] == group and batch.scored[row]]
+        length = columns["length"].tolist()
+        order = sorted(rows, key=lambda row: length[row] if by == "length" else -float(batch.reward[row]) / length[row])
+        wanted = set(order[: max(1, math.floor(len(rows) * share))])
+        assert {row for row in range(12) if batch.group[row] == group and kept[row]} == wanted
