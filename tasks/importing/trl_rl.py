@@ -55,6 +55,7 @@ def rlvr(draft: Draft) -> None:
     advantage(draft)
     objective(draft)
     regularisers(draft)
+    correction(draft)
 
 
 def sizes(draft: Draft) -> int:
@@ -191,6 +192,12 @@ def objective(draft: Draft) -> None:
         keys.append("delta")
     elif delta is not None:
         draft.leave("delta", *DELTAS[part["kind"]])
+    far = config.take("off_policy_mask_threshold")
+    if far is not None and part["kind"] == "clip":
+        part |= {"kind": "opsm", "delta": float(far)}
+        keys.append("off_policy_mask_threshold")
+    elif far is not None:
+        draft.leave("off_policy_mask_threshold", f"{part['kind']} masks no rows here", "Use objective: opsm.")
     draft.put(".objective", part, *keys)
     draft.put(".loss_aggregation", AGGREGATIONS.get(kind, "token_mean"), "loss_type")
 
@@ -199,7 +206,8 @@ def regularisers(draft: Draft) -> None:
     """The KL to the reference and the entropy."""
     config = draft.config
     beta, entropy = float(config.take("beta") or 0), float(config.take("entropy_coef") or 0)
-    draft.put(".divergence", {"kind": "k3", "weight": beta} if beta else None, "beta")
+    kind = "unbiased_k3" if config.take("use_bias_correction_kl") else "k3"
+    draft.put(".divergence", {"kind": kind, "weight": beta} if beta else None, "beta", "use_bias_correction_kl")
     share = config.take("top_entropy_quantile")
     if share is not None and share < 1:
         draft.put(".credit", [{"kind": "high_entropy", "share": float(share)}], "top_entropy_quantile")
@@ -215,3 +223,37 @@ def regularisers(draft: Draft) -> None:
             )
     else:
         draft.map("entropy_coef", "", "changes nothing at this value")
+
+
+CORRECTION = ("correction", "mode", "clip_max", "clip_min")
+"""Fields `vllm_importance_sampling_...`."""
+
+
+def of_tokens(draft: Draft) -> bool:
+    """Whether the recipe's objective takes a weight of each token."""
+    from pipelines.contract.catalogue import card, load
+
+    return card(load("rlvr.objective", draft.recipe["rlvr"]["objective"]["kind"])).ratio_level in ("", "token")
+
+
+def correction(draft: Draft) -> None:
+    """Weights against a decoding engine that is not the trainer."""
+    config = draft.config
+    keys = [f"vllm_importance_sampling_{name}" for name in CORRECTION]
+    if not (config.take("use_vllm") and config.take(keys[0])):
+        for key in keys:
+            draft.map(key, "", "nothing is corrected without use_vllm, or where correction is false")
+        return
+    mode, high, low = (config.take(key) for key in keys[1:])
+    level, _, outside = str(mode).partition("_")
+    if level not in ("token", "sequence") or outside not in ("truncate", "mask"):
+        draft.leave(keys[1], "not one of our corrections", "Take a row of docs/mismatch.md.")
+        return
+    if level == "token" and not of_tokens(draft):
+        draft.leave(keys[1], "the objective's ratio belongs to the whole sequence here", "Take the mode of sequences.")
+        return
+    bounds = {"cap": high} | ({} if low is None else {"floor": low})
+    kind, bounds = ("truncated_is", bounds) if outside == "truncate" else ("masked_is", {"low": low, "high": high})
+    draft.put(".old_logp", "trainer", keys[0])
+    before = draft.recipe["rlvr"].get("credit", [])
+    draft.put(".credit", [*before, {"kind": kind, "level": level} | bounds], *keys)

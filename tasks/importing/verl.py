@@ -9,7 +9,7 @@ from pipelines.base.errors import UserError
 from tasks.importing import trl
 from tasks.importing.draft import Draft
 from tasks.importing.table import Config, Field, refused, tables
-from tasks.importing.trl_rl import steps_of_epochs
+from tasks.importing.trl_rl import of_tokens, steps_of_epochs
 
 UNBOUNDED = 10_000
 """Draws of a step where there is no limit."""
@@ -28,6 +28,9 @@ ROW_MEANS = ("gspo", "sapo", "geo_mean")
 """Values of loss_mode that do not read loss_agg_mode."""
 PENALTIES = {"kl": "k1", "k1": "k1", "low_var_kl": "k3", "k3": "k3", "mse": "k2", "k2": "k2"}
 """kl_loss_type and kl_penalty → ours."""
+
+REJECTIONS = {"token": "token", "seq_sum": "sum", "seq_mean": "mean", "seq_max": "worst"}
+"""Front of an option of rollout_rs → `over` of ours."""
 
 
 def build(config: Config) -> Draft:
@@ -55,6 +58,7 @@ def build(config: Config) -> Draft:
     advantage(draft)
     objective(draft)
     divergence(draft)
+    correction(draft)
     adapters(draft)
     if config.has("project_name"):
         draft.put("tracking.experiment", config.take("project_name"), "project_name")
@@ -312,6 +316,60 @@ def divergence(draft: Draft) -> None:
     if part is not None and not part["weight"]:
         part = None
     draft.put(".divergence", part, *keys)
+
+
+def correction(draft: Draft) -> None:
+    """Weights and rejection against a decoding engine that is not the trainer."""
+    config = draft.config
+    level, wanted = config.take("rollout_is"), config.take("rollout_rs")
+    if config.take("bypass_mode"):
+        draft.put(".old_logp", "sampler", "bypass_mode")
+        for key in ("rollout_is", "rollout_rs"):
+            if config.take(key):
+                draft.leave(key, "with old_logp: sampler the objective's ratio corrects", "Set old_logp: trainer.")
+        return
+    parts = _rejections(draft, wanted)
+    if level in ("token", "sequence"):
+        if level == "token" and not of_tokens(draft):
+            draft.leave("rollout_is", "the objective's ratio belongs to the whole sequence here", "Take sequence.")
+        else:
+            parts.append({"kind": "truncated_is", "level": level, "cap": float(config.take("rollout_is_threshold"))})
+    elif level:
+        draft.leave("rollout_is", "neither token nor sequence", "Take a row of docs/mismatch.md.")
+    if parts:
+        draft.put(".old_logp", "trainer", *(key for key in ("rollout_is", "rollout_rs") if config.take(key)))
+        draft.put(".credit", parts, "rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold")
+    else:
+        for key in ("rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold"):
+            draft.map(key, "", "nothing is corrected at this value")
+
+
+def _rejections(draft: Draft, wanted: str | None) -> list[dict[str, Any]]:
+    """One part for each of verl's options, such as `seq_mean_k1`.
+
+    >>> REJECTIONS["seq_max"]
+    'worst'
+    """
+    options = [each.strip() for each in (wanted or "").split(",") if each.strip()]
+    thresholds = str(draft.config.take("rollout_rs_threshold") or "")
+    bounds = [each.strip() for each in thresholds.split(",") if each.strip()]
+    bounds = bounds * len(options) if len(bounds) == 1 else bounds
+    parts = []
+    try:
+        for option, bound in zip(options, bounds, strict=True):
+            over, measure = REJECTIONS[option[:-3]], option[-2:]
+            part: dict[str, Any] = {"kind": "rejection", "over": over}
+            if measure == "k1":
+                low, _, high = bound.rpartition("_")
+                part["high"] = round(1 / float(low), 6) if low else float(high)
+                part["low"] = round(1 / float(high), 6)
+            else:
+                part |= {"measure": {"k2": "k2", "k3": "k3"}[measure], "high": float(bound)}
+            parts.append(part)
+    except (KeyError, ValueError, ZeroDivisionError):
+        draft.leave("rollout_rs", "its options and thresholds cannot be read", "Take a row of docs/mismatch.md.")
+        return []
+    return parts
 
 
 def adapters(draft: Draft) -> None:

@@ -252,3 +252,39 @@ def test_values_of_the_wrong_kind_name_their_field(tmp_path, field, value):
 def test_without_a_model_or_data_there_is_no_recipe(tmp_path, field):
     with pytest.raises(UserError, match=field):
         own.read(tmp_path, {key: value for key, value in own.TRL_GRPO.items() if key != field})
+
+
+@pytest.mark.parametrize(
+    ("more", "credit"),
+    [
+        ({}, {"kind": "masked_is", "level": "sequence", "low": None, "high": 3.0}),
+        (
+            {"vllm_importance_sampling_mode": "token_truncate", "vllm_importance_sampling_cap": 2.0},
+            {"kind": "truncated_is", "level": "token", "cap": 2.0},
+        ),
+        (
+            {"vllm_importance_sampling_mode": "token_mask", "vllm_importance_sampling_clip_min": 0.5},
+            {"kind": "masked_is", "level": "token", "low": 0.5, "high": 3.0},
+        ),
+    ],
+)
+def test_weights_against_the_engine(tmp_path, more, credit):
+    rlvr = own.read(tmp_path, own.TRL_GRPO | {"use_vllm": True} | more).recipe.rlvr
+    assert rlvr.old_logp == "trainer" and rlvr.credit == [credit]
+
+
+def test_no_engine_needs_no_weights_and_tokens_none_of_rows(tmp_path):
+    assert own.read(tmp_path, own.TRL_GRPO | {"use_vllm": False}).recipe.rlvr.old_logp == "sampler"
+    more = {"use_vllm": True, "importance_sampling_level": "sequence", "vllm_importance_sampling_mode": "token_mask"}
+    config = {key: value for key, value in own.TRL_GRPO.items() if key != "delta"}
+    result = own.read(tmp_path, config | more)
+    assert result.recipe.rlvr.credit == []
+    assert any(each.field == "vllm_importance_sampling_mode" for each in result.draft.left_out)
+
+
+def test_deepseek_s_mask_and_kl(tmp_path):
+    rlvr = own.read(
+        tmp_path, own.TRL_GRPO | {"off_policy_mask_threshold": 0.5, "use_bias_correction_kl": True}
+    ).recipe.rlvr
+    assert rlvr.objective == {"kind": "opsm", "delta": 0.5, "low": 0.2, "high": 0.28, "dual": 3.0}
+    assert rlvr.divergence == {"kind": "unbiased_k3", "weight": 0.04}

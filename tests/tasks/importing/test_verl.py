@@ -164,3 +164,35 @@ def test_a_plain_kl_as_a_loss_is_refused_in_words(tmp_path):
 def test_values_of_the_wrong_kind_name_their_field(tmp_path, override):
     with pytest.raises(UserError, match=override.partition("=")[0]):
         own.read(tmp_path, own.VERL_PPO, override)
+
+
+def corrected(tmp_path, *more):
+    return own.read(tmp_path, own.VERL_PPO, *(f"algorithm.rollout_correction.{each}" for each in more))
+
+
+def test_rollout_correction(tmp_path):
+    rlvr = corrected(tmp_path, "rollout_is=sequence", "rollout_is_threshold=3.0").recipe.rlvr
+    assert (rlvr.old_logp, rlvr.credit) == ("trainer", [{"kind": "truncated_is", "level": "sequence", "cap": 3.0}])
+    rlvr = corrected(tmp_path, "rollout_is=token", "rollout_rs=seq_mean_k1", "rollout_rs_threshold=0.5_4.0").recipe.rlvr
+    assert rlvr.credit == [
+        {"kind": "rejection", "over": "mean", "high": 2.0, "low": 0.25},  # of trainer / sampler
+        {"kind": "truncated_is", "level": "token", "cap": 2.0},
+    ]
+    rlvr = corrected(tmp_path, "rollout_rs='seq_mean_k3,seq_max_k2'", "rollout_rs_threshold='0.01,0.5'").recipe.rlvr
+    assert rlvr.credit == [
+        {"kind": "rejection", "over": "mean", "measure": "k3", "high": 0.01},
+        {"kind": "rejection", "over": "worst", "measure": "k2", "high": 0.5},
+    ]
+
+
+def test_a_rollout_correction_that_cannot_be_read_is_left(tmp_path):
+    for more in (
+        ["rollout_rs=seq_median_k1", "rollout_rs_threshold=2.0"],
+        ["rollout_rs=seq_mean_k3"],
+        ["rollout_is=row"],
+    ):
+        result = corrected(tmp_path, *more)
+        assert result.recipe.rlvr.credit == [] and result.recipe.rlvr.old_logp == "sampler"
+        assert any("rollout_correction.rollout_" in each.field for each in result.draft.left_out)
+    result = corrected(tmp_path, "bypass_mode=true", "rollout_is=token")
+    assert result.recipe.rlvr.old_logp == "sampler" and result.recipe.rlvr.credit == []
