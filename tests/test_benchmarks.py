@@ -103,6 +103,19 @@ def test_healthy_runs_breach_no_mismatch_limit_and_old_weights_do(variant, begun
     assert about["breaches"] and "sampler and trainer disagree" in about["breaches"][0]
 
 
+def test_weights_of_rows_are_unbiased_and_a_clean_sampler_needs_none():
+    from benchmarks import corrections
+
+    history, share = corrections.train("nothing", "none", 0, 3)
+    right = corrections.true_gradient(history[-1])
+    assert len(history) == 4 and share == 0
+    for correction in ("nothing", "sequence TIS", "Geo-RS"):
+        assert corrections.bias(correction, "none", history, right)["distance"] < 1e-4
+    biased = corrections.bias("nothing", "temperature 1.2", history, right)
+    weighed = corrections.bias("sequence TIS", "temperature 1.2", history, right)
+    assert weighed["distance"] < 1e-4 < biased["distance"] / 10
+
+
 def test_the_sample_stage_beside_the_bare_sampler(begun):
     from benchmarks import sample
     from pipelines.sample.settings import Sample
