@@ -32,19 +32,25 @@ class m2po(LeavesOut):
         self.threshold = threshold
 
     def __call__(
-        self, advantage: PerToken, logp_old: PerToken, logp_sampler: PerToken, loss_share: PerToken, in_loss: PerRow
+        self,
+        advantage: PerToken,
+        logp_old: PerToken,
+        logp_sampler: PerToken,
+        mask: PerToken,
+        loss_share: PerToken,
+        in_loss: PerRow,
     ) -> tuple[PerToken, PerToken]:
         """The advantage and the share of each token that stays, both [B, T].
 
         >>> d = torch.tensor([[0.1, 1.0, -0.2, 0.0]])
-        >>> m2po()(torch.ones(1, 4), d, d * 0, torch.ones(1, 4), torch.ones(1).bool())[1].tolist()
+        >>> m2po()(torch.ones(1, 4), d, d * 0, torch.ones(1, 4).bool(), torch.ones(1, 4), torch.ones(1).bool())[1].tolist()
         [[1.0, 0.0, 1.0, 1.0]]
         """
-        counts = (loss_share > 0) & in_loss[:, None]
+        counts = (loss_share > 0) & in_loss[:, None] & mask
         second, order = (logp_old - logp_sampler).double().square()[counts].sort(stable=True)
         means = second.cumsum(0) / torch.arange(1, len(second) + 1)
         smallest = torch.zeros_like(order, dtype=torch.bool)
         smallest[order[: max(1, int((means < self.threshold).sum()))]] = True
-        stays = torch.ones_like(counts).masked_scatter(counts, smallest)
+        stays = mask.masked_scatter(counts, smallest)
         self.note(stays, counts)
         return advantage * stays, stays.to(advantage.dtype)

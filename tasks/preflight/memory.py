@@ -318,7 +318,7 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
 
 def _sharded(shape: Shape, shards: int, stored: int, value: int) -> int:
     """Bytes of a process's weights: its shard, and what a pass has in full: the ends, a block and the next one."""
-    block = (shape.parameters - shape.ends) // shape.layers
+    block = (shape.parameters - shape.ends) // max(1, shape.layers)
     return stored * (shape.parameters // shards + shape.ends) + 2 * min(stored, value) * block
 
 

@@ -65,7 +65,7 @@ class rejection(LeavesOut):
         """
         d = (logp_old - logp_sampler).clamp(-20, 20)
         value = d if self.measure == "ratio" else d.square() / 2 if self.measure == "k2" else d.expm1() - d
-        stays = self.note(self._kept(value, mask), mask)
+        stays = self.note(self._kept(value, mask) & mask, mask)
         return advantage * stays, stays.to(advantage.dtype)
 
     def _kept(self, value: Tensor, mask: Tensor) -> Tensor:

@@ -16,7 +16,12 @@ from pipelines.contract.columns import PerToken
     reduces_to="on on-policy rollouts it is reinforce",
 )
 def dro(
-    logp: PerToken, logp_old: PerToken, advantage: PerToken, *, beta: Annotated[float, Field(gt=0)] = 0.1
+    logp: PerToken,
+    logp_old: PerToken,
+    advantage: PerToken,
+    mask: PerToken,
+    *,
+    beta: Annotated[float, Field(gt=0)] = 0.1,
 ) -> PerToken:
     """Minus log-probability times advantage, and half of `beta` times the squared log-ratio.
 
@@ -27,7 +32,8 @@ def dro(
     reference and a group's advantage for its fitted value.
 
     >>> import torch
-    >>> dro(torch.tensor([[-1.0, -2.0]]), torch.tensor([[-1.5, -2.0]]), torch.tensor([[1.0, -0.5]]), beta=0.4).tolist()
+    >>> m = torch.ones(1, 2).bool()
+    >>> dro(torch.tensor([[-1.0, -2.0]]), torch.tensor([[-1.5, -2.0]]), torch.tensor([[1.0, -0.5]]), m, beta=0.4).tolist()
     [[1.05, -1.0]]
     """
-    return -advantage * logp + 0.5 * beta * (logp - logp_old).square()
+    return (-advantage * logp + 0.5 * beta * (logp - logp_old).square()).masked_fill(~mask, 0.0)
