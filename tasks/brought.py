@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 from tasks import environment
 from tasks.environment import records_folder, runs_folder
@@ -16,6 +17,9 @@ from tasks.tracking.time_budget import TimeBudget, TrackerError
 
 log = logging.getLogger("whetstone.brought")
 Progress = Callable[[str], None]
+T = TypeVar("T")
+PATIENCE_S = 60.0
+"""Most seconds of waiting for MLflow while one artifact is fetched."""
 
 
 def experiment_of(run: dict[str, Any]) -> str:
@@ -68,32 +72,40 @@ def records(run: dict[str, Any], names: Iterable[str], progress: Progress = lamb
     What MLflow does not have is left out: whoever reads it says that it is not here.
     """
     entries = (run.get("summary") or {}).get("stages") or {}
-    for kind, key in [
-        (str(entries[name]["kind"]), str(entries[name].get("key"))) for name in names if entries[name].get("run_id")
-    ]:
-        name = artifacts.name_of(kind, key)
-        if not any((folder / name).is_dir() for folder in (runs_folder(), records_folder())) and _asks():
-            progress(f"fetching the report of {name} from MLflow")
-            environment.prepare()
-            try:
-                missing = fetch.record_from_mlflow(kind, key, experiment_of(run), TimeBudget(60.0))
-            except (TrackerError, environment.Unreachable) as error:
-                missing = str(error)
-            if missing is not None:
-                log.warning("the report of %s was not fetched from MLflow: %s", name, missing)
+    experiment = experiment_of(run)
+    for about in [entries[name] for name in names if entries[name].get("run_id")]:
+        kind, key = str(about["kind"]), str(about.get("key"))
+        if place(kind, key) is None and _asks():
+            _record(kind, key, experiment, progress)
+
+
+def place(kind: str, key: str) -> Path | None:
+    """The folder of an artifact that is here, else of its manifest and report alone; None where neither is."""
+    places = [artifacts.folder(runs, kind, key) for runs in (runs_folder(), records_folder())]
+    return next((folder for folder in places if folder.is_dir()), None)
 
 
 def artifact(kind: str, key: str, experiment: str, progress: Progress = lambda what: None) -> Artifact | None:
     """One artifact from MLflow, held against its key; None where MLflow has none that can be used, or does not say."""
-    name = artifacts.name_of(kind, key)
-    progress(f"fetching {name} from MLflow")
+    what = artifacts.name_of(kind, key)
+    return _bring(what, lambda: fetch.from_mlflow(kind, key, experiment, TimeBudget(PATIENCE_S)), progress)
+
+
+def _record(kind: str, key: str, experiment: str, progress: Progress) -> None:
+    what = f"the report of {artifacts.name_of(kind, key)}"
+    _bring(what, lambda: (None, fetch.record_from_mlflow(kind, key, experiment, TimeBudget(PATIENCE_S))), progress)
+
+
+def _bring(what: str, ask: Callable[[], tuple[T | None, str | None]], progress: Progress) -> T | None:
+    """What MLflow was asked for; a warning says why there is none, unless MLflow just has none."""
+    progress(f"fetching {what} from MLflow")
     environment.prepare()
     try:
-        fetched, mismatch = fetch.from_mlflow(kind, key, experiment, TimeBudget(60.0))
+        fetched, mismatch = ask()
     except (TrackerError, environment.Unreachable) as error:
         fetched, mismatch = None, str(error)
     if mismatch is not None:
-        log.warning("%s was not fetched from MLflow: %s", name, mismatch)
+        log.warning("%s was not fetched from MLflow: %s", what, mismatch)
     return fetched
 
 

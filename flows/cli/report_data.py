@@ -10,8 +10,7 @@ from typing import Any
 from flows.progress import Status
 from pipelines.base.errors import UserError
 from pipelines.recipe.stage_kind import SCORES, Kind, kind_of_run
-from tasks import brought, environment
-from tasks.store import artifacts
+from tasks import brought
 from tasks.tracking import benchmarks, lookup, rollouts
 
 log = logging.getLogger("whetstone.report")
@@ -89,11 +88,7 @@ def run_of(prefix: str) -> dict[str, Any]:
         brought.records(body, elsewhere, status)
     for name in elsewhere:
         about = stages[name]
-        places = [
-            artifacts.folder(runs, about["kind"], str(about.get("key")))
-            for runs in (environment.runs_folder(), environment.records_folder())
-        ]
-        here = next((place for place in places if place.is_dir()), None)
+        here = brought.place(about["kind"], str(about.get("key")))
         if here is None:
             log.warning("the report of %s is neither here nor in MLflow; the page leaves it out", name)
         else:

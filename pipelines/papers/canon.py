@@ -5,12 +5,11 @@ Presets: canon.
 
 from typing import Annotated, Literal
 
-import torch
 from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
-from pipelines.rlvr.ops import group_index, group_mean, group_size, group_sum, row_mean
+from pipelines.rlvr.ops import group_index, group_mean, group_rank, group_size, group_sum, row_mean
 
 
 @method(
@@ -46,14 +45,8 @@ def canon(
     [0.5, -0.666667, 0.5, 0.333333, -0.5]
     """
     sort_key = row_mean(entropy_old, mask) if metric == "entropy" else length
-    index, groups = group_index(group)
-    by_value = sort_key.masked_fill(~scored, float("inf")).argsort(stable=True)
-    order = by_value[index[by_value].argsort(stable=True)]
-    rows = torch.bincount(index, minlength=groups)
-    start = rows.cumsum(0) - rows
-    rank = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
-    upper = (rank - start[index]) >= (group_size(group, scored) // 2)
-    half = index * 2 + upper
+    upper = group_rank(sort_key.argsort(stable=True), group, scored) >= (group_size(group, scored) // 2)
+    half = group_index(group)[0] * 2 + upper
     own_mean = group_mean(reward, half, scored)
     group_total, group_count = group_sum(reward * scored, group), group_size(group, scored)
     half_total, half_size = group_sum(reward * scored, half), group_size(half, scored)

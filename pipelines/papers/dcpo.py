@@ -5,7 +5,7 @@ Presets: dcpo.
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
-from pipelines.rlvr.ops import group_size, homogeneous
+from pipelines.rlvr.ops import group_rank, group_size, homogeneous
 
 
 @method(
@@ -28,9 +28,7 @@ def dcpo(reward: PerRow, length: PerRow, group: PerRow, scored: PerRow) -> PerRo
     """
     order = length.argsort(stable=True)
     order = order[reward[order].argsort(descending=True, stable=True)]
-    same = (group[order][:, None] == group[order]) & scored[order]
-    before = same.tril(-1).sum(1)
-    rank = before.new_zeros(len(order)).scatter(0, order, before)
+    rank = group_rank(order, group, scored)
     count = group_size(group, scored)
     side = (count / 4).floor().clamp(min=1)
     ends = (rank < side) | (rank >= count - side)

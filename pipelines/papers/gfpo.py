@@ -9,7 +9,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
-from pipelines.rlvr.ops import group_size
+from pipelines.rlvr.ops import group_rank, group_size
 
 
 @method(
@@ -41,7 +41,5 @@ def gfpo(
     ([False, True, True, False], [True, False, True, False])
     """
     rank_by = length if by == "length" else -reward.double() / length.clamp(min=1)
-    order = rank_by.argsort(stable=True)
-    before = ((group[order][:, None] == group[order]) & scored[order]).tril(-1).sum(1)
-    rank = before.new_zeros(len(order)).scatter(0, order, before)
+    rank = group_rank(rank_by.argsort(stable=True), group, scored)
     return scored & (rank < (group_size(group, scored) * share + 1e-9).floor().clamp(min=1))

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
-from pipelines.rlvr.ops import group_index
+from pipelines.rlvr.ops import group_rank, group_size, group_sum
 
 
 @method(
@@ -32,19 +32,13 @@ def mc_grpo(reward: PerRow, group: PerRow, scored: PerRow, *, floor: Annotated[f
     >>> mc_grpo(r, g, torch.ones(5).bool(), floor=1e-3).tolist()
     [1.661130, -0.996678, 0.0, -0.664452, 1.993355]
     """
-    index, groups = group_index(group)
-    zeros = torch.zeros_like(reward)
-    median = _lower_median(reward, index, groups, scored)
-    distance = (reward - median[index]).abs()
-    mad = _lower_median(distance, index, groups, scored)
-    return torch.where(scored, (reward - median[index]) / (mad[index] + floor), zeros)
+    centred = reward - _lower_median(reward, group, scored)
+    mad = _lower_median(centred.abs(), group, scored)
+    return torch.where(scored, centred / (mad + floor), 0.0)
 
 
-def _lower_median(x: torch.Tensor, index: torch.Tensor, groups: int, scored: torch.Tensor) -> torch.Tensor:
-    """Element at sorted position floor((count - 1) / 2) of each group, [n]; 0 for a group without scored rows."""
-    value_order = x.masked_fill(~scored, float("inf")).argsort(stable=True)
-    order = value_order[index[value_order].argsort(stable=True)]
-    group_rows = torch.bincount(index, minlength=groups)
-    counts = torch.bincount(index, weights=scored.double(), minlength=groups).long()
-    median_position = group_rows.cumsum(0) - group_rows + (counts - 1).clamp(min=0) // 2
-    return torch.where(counts > 0, x[order[median_position]], torch.zeros(groups, dtype=x.dtype))
+def _lower_median(x: torch.Tensor, group: torch.Tensor, scored: torch.Tensor) -> torch.Tensor:
+    """Element at sorted position floor((count - 1) / 2) of the row's group, [B]; 0 for a group without scored rows."""
+    rank = group_rank(x.argsort(stable=True), group, scored)
+    middle = scored & (rank == (group_size(group, scored) - 1) // 2)
+    return group_sum(x.masked_fill(~middle, 0.0), group).to(x.dtype)

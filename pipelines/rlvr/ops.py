@@ -55,6 +55,25 @@ def group_max(x: Tensor, group: Tensor, scored: Tensor) -> Tensor:
     return -group_min(-x, group, scored)
 
 
+def group_rank(order: Tensor, group: Tensor, scored: Tensor) -> Tensor:
+    """Place of each row in its group, from 0, int64 [B]; rows that are not scored come last.
+
+    Args:
+        order: every row's index once, those that come first in front.
+
+    >>> g = torch.tensor([0, 1, 0, 0])
+    >>> group_rank(torch.tensor([3, 2, 1, 0]), g, torch.tensor([True, True, True, False])).tolist()
+    [1, 0, 0, 2]
+    """
+    index, groups = group_index(group)
+    by_scored = order[(~scored)[order].long().argsort(stable=True)]
+    by_group = by_scored[index[by_scored].argsort(stable=True)]
+    rows = torch.bincount(index, minlength=groups)
+    start = rows.cumsum(0) - rows
+    place = torch.empty_like(order).scatter_(0, by_group, torch.arange(len(order), device=order.device))
+    return place - start[index]
+
+
 def homogeneous(x: Tensor, group: Tensor, scored: Tensor) -> Tensor:
     """bool, all scored rows of the row's group have the same value (a group of one too)."""
     spread = group_max(x, group, scored) - group_min(x, group, scored)

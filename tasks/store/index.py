@@ -41,8 +41,7 @@ def add(run_id: str, **about: Any) -> None:
     Args:
         about: fields of `SHAPE`.
     """
-    if not path().exists():
-        rebuild()
+    begin()
     line = json.dumps({"run_id": run_id, **about}, default=str) + "\n"
     try:
         with open(path(), "a+b") as handle:
@@ -69,8 +68,7 @@ def end(run_id: str, status: str, summary: dict[str, Any], metrics: dict[str, fl
 
 def runs(experiment: str | None = None) -> list[dict[str, Any]]:
     """Every run, newest first, with the fields of `SHAPE`; lines that cannot be read are passed over."""
-    if not path().is_file():
-        rebuild()
+    begin()
     known: dict[str, dict[str, Any]] = {}
     with contextlib.suppress(FileNotFoundError, IsADirectoryError), open(path(), "rb") as handle:
         for raw in handle:
@@ -83,9 +81,8 @@ def runs(experiment: str | None = None) -> list[dict[str, Any]]:
 
 
 def begin() -> None:
-    """Make the index where there is none: before artifacts come that other project folders' runs have made."""
+    """Make the index where there is none."""
     if not path().exists():
-        home().mkdir(parents=True, exist_ok=True)
         rebuild()
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+from collections.abc import Iterator
+from pathlib import Path
 
 from pipelines.base.files import publish
 from tasks.environment import records_folder, runs_folder
@@ -27,9 +30,7 @@ def record_from_mlflow(stage: str, key: str, experiment: str, patience: TimeBudg
     from tasks.tracking import api as tracking
 
     name = artifacts.name_of(stage, key)
-    folder = runs_folder() / ".fetched" / f"{name}.record"
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
+    with _scratch(f"{name}.record") as folder:
         remote = patience.run(lambda: tracking.find_remote(stage, key, experiment))
         if remote is None:
             return "MLflow has no such stage"
@@ -41,8 +42,6 @@ def record_from_mlflow(stage: str, key: str, experiment: str, patience: TimeBudg
             records_folder().mkdir(exist_ok=True)
             publish(folder, records_folder() / name)
         return mismatch
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def from_mlflow(stage: str, key: str, experiment: str, patience: TimeBudget) -> tuple[Artifact | None, str | None]:
@@ -57,12 +56,8 @@ def from_mlflow(stage: str, key: str, experiment: str, patience: TimeBudget) -> 
     """
     from tasks.tracking import api as tracking
 
-    folder, final = (
-        runs_folder() / ".fetched" / artifacts.name_of(stage, key),
-        artifacts.folder(runs_folder(), stage, key),
-    )
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
+    final = artifacts.folder(runs_folder(), stage, key)
+    with _scratch(final.name) as folder:
         remote = patience.run(lambda: tracking.find_remote(stage, key, experiment))
         if remote is None:
             return None, None
@@ -72,9 +67,18 @@ def from_mlflow(stage: str, key: str, experiment: str, patience: TimeBudget) -> 
         mismatch = artifacts.foreign(folder, stage, key)
         if mismatch is not None:
             return None, mismatch
-        index.begin()
+        index.begin()  # from what is here: what comes belongs to another project folder's run
         publish(folder, final)
         outbox.remember(final, remote[0])
+    return artifacts.find(runs_folder(), stage, key)
+
+
+@contextlib.contextmanager
+def _scratch(name: str) -> Iterator[Path]:
+    """A place for what arrives, empty at first and gone afterwards."""
+    folder = runs_folder() / ".fetched" / name
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
-    return artifacts.find(runs_folder(), stage, key)
