@@ -4,7 +4,7 @@
 
 TRL's own trainers tokenise the pairs, run the policy and the reference and compute the loss; nothing of theirs is copied. Both models
 are tiny and their weights are sines, so that the file need not hold them. Of each gradient it holds the norm and the products with
-four sine vectors, in ten digits. `tests/pipelines/preference/test_loss_trl.py` reads the file.
+four sine vectors, in ten digits, and of the loss the weight of each answer's token. `tests/pipelines/preference/test_loss_trl.py` reads the file.
 """
 
 from __future__ import annotations
@@ -41,8 +41,28 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
     ("apo_down", "DPO", {"loss_type": "apo_down", "beta": 0.3}, {"kind": "apo", "beta": 0.3, "anchor": "down"}),
     ("mpo", "DPO", {"loss_type": ["sigmoid", "bco_pair", "sft"], "loss_weights": [0.8, 0.2, 1.0], "beta": 0.3},
      {"kind": "mpo", "beta": 0.3}),
+    ("exo", "DPO", {"loss_type": "exo_pair", "beta": 0.3, "label_smoothing": 0.05}, {"kind": "exo", "beta": 0.3, "label_smoothing": 0.05}),
+    ("nca", "DPO", {"loss_type": "nca_pair", "beta": 0.3}, {"kind": "nca", "beta": 0.3}),
+    ("bco_pair", "DPO", {"loss_type": "bco_pair", "beta": 0.3}, {"kind": "mpo", "beta": 0.3, "preference": 0, "quality": 1, "generation": 0}),
+    ("sppo", "DPO", {"loss_type": "sppo_hard", "beta": 0.3}, {"kind": "sppo", "beta": 0.3}),
+    ("discopop", "DPO", {"loss_type": "discopop", "beta": 0.3, "discopop_tau": 0.4}, {"kind": "discopop", "beta": 0.3, "tau": 0.4}),
+    ("aot", "DPO", {"loss_type": "aot", "beta": 0.3}, {"kind": "aot", "beta": 0.3}),
+    ("aot_unpaired", "DPO", {"loss_type": "aot_unpaired", "beta": 0.3, "label_smoothing": 0.1},
+     {"kind": "aot", "beta": 0.3, "paired": False, "label_smoothing": 0.1}),
+    ("f_dpo", "DPO", {"loss_type": "sigmoid", "beta": 0.3, "f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.3},
+     {"kind": "f_dpo", "beta": 0.3, "alpha": 0.7}),
+    ("f_dpo_forward", "DPO", {"loss_type": "sigmoid", "beta": 0.3, "f_divergence_type": "forward_kl"},
+     {"kind": "f_dpo", "beta": 0.3, "alpha": 1.0}),
+    ("f_dpo_js", "DPO", {"loss_type": "sigmoid", "beta": 0.3, "f_divergence_type": "js_divergence"},
+     {"kind": "f_dpo", "beta": 0.3, "divergence": "jensen_shannon"}),
+    ("ld_dpo", "DPO", {"loss_type": "sigmoid", "beta": 0.3, "ld_alpha": 0.4}, {"kind": "ld_dpo", "beta": 0.3, "alpha": 0.4}),
+    ("wpo", "DPO", {"loss_type": "sigmoid", "beta": 0.3, "use_weighting": True}, {"kind": "wpo", "beta": 0.3}),
     ("kto", "KTO", {"loss_type": "kto", "beta": 0.3, "desirable_weight": 1.5}, {"kind": "kto", "beta": 0.3, "desirable_weight": 1.5}),
+    ("bco", "BCO", {"beta": 0.3}, {"kind": "bco", "beta": 0.3}),
     ("orpo", "ORPO", {"beta": 0.4}, {"kind": "orpo", "weight": 0.4}),
+    ("cpo", "CPO", {"loss_type": "sigmoid", "beta": 0.3, "cpo_alpha": 0.0}, {"kind": "cpo", "beta": 0.3, "generation": 0.0}),
+    ("cpo_smoothed_sft", "CPO", {"loss_type": "sigmoid", "beta": 0.3, "cpo_alpha": 0.6, "label_smoothing": 0.1},
+     {"kind": "cpo", "beta": 0.3, "generation": 0.6, "label_smoothing": 0.1}),
     ("simpo", "CPO", {"loss_type": "simpo", "beta": 2.0, "simpo_gamma": 0.5, "cpo_alpha": 0.0},
      {"kind": "simpo", "beta": 2.0, "gamma": 0.5}),
     ("simpo_smoothed_sft", "CPO", {"loss_type": "simpo", "beta": 2.0, "simpo_gamma": 0.5, "cpo_alpha": 0.3, "label_smoothing": 0.1},
@@ -112,6 +132,9 @@ def rows_of(batch: dict[str, Any], trainer: str) -> dict[str, Any]:
             for sort in ("chosen", "rejected")
         ]
         return {"rows": [row for ids, there, labels in sorts for row in _rows(ids, there, labels != -100)]}
+    if trainer == "BCO":
+        answer = [batch[f"completion_{what}"] for what in ("input_ids", "attention_mask", "labels")]
+        return {"rows": _rows(*answer[:2], answer[2] != -100), "desirable": [bool(label) for label in batch["label"]]}
     out: dict[str, Any] = {"rows": _rows(batch["input_ids"], batch["attention_mask"], batch["completion_mask"])}
     if trainer == "KTO":
         out["desirable"] = [bool(label) for label in batch["label"]]
@@ -135,6 +158,10 @@ def run(trainer: str, settings: dict[str, Any], texts: list[tuple[str, str, str]
         "DPO": (trl.DPOConfig, trl.DPOTrainer), "KTO": (trl.KTOConfig, trl.KTOTrainer), "CPO": (CPOConfig, CPOTrainer),
         "ORPO": (ORPOConfig, ORPOTrainer),
     }  # fmt: skip
+    if trainer == "BCO":
+        from trl.experimental.bco import BCOConfig, BCOTrainer
+
+        kinds["BCO"] = (BCOConfig, BCOTrainer)
     config, kind = kinds[trainer]
     tokenizer = tokenizer_of_texts()
     tokenizer.add_bos_token = False
@@ -145,27 +172,66 @@ def run(trainer: str, settings: dict[str, Any], texts: list[tuple[str, str, str]
             output_dir=folder, use_cpu=True, report_to=[], bf16=False, per_device_train_batch_size=2 * len(texts),
             max_length=64, gradient_checkpointing=False, **settings,
         )  # fmt: skip
-        more = {"ref_model": network(tokenizer, False)} if trainer in ("DPO", "KTO") else {}
+        more = {"ref_model": network(tokenizer, False)} if trainer in ("DPO", "KTO", "BCO") else {}
         made = kind(model=policy, args=args, train_dataset=Dataset.from_dict(data), processing_class=tokenizer, **more)
         batch = next(iter(made.get_train_dataloader()))
         made.model.eval()
+        heard: list[torch.Tensor] = []
+
+        def listen(module: Any, inputs: Any, output: Any) -> None:
+            heard.append(output.logits if hasattr(output, "logits") else output.log_probs)
+
+        made.model.register_forward_hook(listen)
         loss = made.compute_loss(made.model, batch)
+        (put_out,) = [each for each in heard if each.requires_grad]
+        put_out.retain_grad()
         loss.backward()
-    return {"loss": float(loss), "gradient": projections(policy), **rows_of(batch, trainer)}
+    rows = rows_of(batch, trainer)
+    return {
+        "loss": float(loss.detach()),
+        "gradient": projections(policy),
+        "weights": weights(put_out, rows["rows"]),
+        **rows,
+    }
+
+
+def weights(put_out: torch.Tensor, rows: list[list[Any]]) -> list[list[float]]:
+    """Of each answer's tokens minus the loss's derivative by their log-probability.
+
+    Args:
+        put_out: what the trainer computed them from, with its gradient: log-probabilities [B, T], or logits [B, T, V]. A loss that reads the
+            log-probability of the token alone has that derivative times 1 - p by the token's logit.
+    """
+    assert put_out.grad is not None
+    out = []
+    for row, (tokens, start) in enumerate(rows):
+        at, chosen = torch.arange(start, len(tokens)) - 1, torch.tensor(tokens[start:])
+        if put_out.ndim == 2:
+            out.append((-put_out.grad[row, at]).tolist())
+            continue
+        probability = put_out[row, at].double().softmax(-1)[torch.arange(len(at)), chosen]
+        out.append((-put_out.grad[row, at, chosen].double() / (1 - probability)).tolist())
+    return out
 
 
 def main(path: Path) -> None:
-    """Run every case and write the file."""
+    """Run every case and write the file; a case whose trainer the installed TRL has no more stays as it is."""
     import trl
 
     cases = []
+    before = {case["name"]: case for case in json.loads(path.read_text())["cases"]} if path.exists() else {}
     for name, trainer, settings, ours in CASES:
         # ORPO's NLL in TRL runs over the prompt too: where that is the start token alone, it is the answer's.
         texts = [("", chosen, rejected) for _, chosen, rejected in TEXTS] if trainer == "ORPO" else TEXTS
-        result = run(trainer, settings, texts)
-        cases.append({"name": name, "trainer": trainer, "settings": settings, "ours": ours, **result})
+        try:
+            result = run(trainer, settings, texts)
+        except ModuleNotFoundError:
+            cases.append(before[name])
+            continue
+        made_by = {"name": name, "trainer": trainer, "version": trl.__version__, "settings": settings, "ours": ours}
+        cases.append(made_by | result)
         print(f"{name:20} {result['loss']:.6f}")
-    source = {"repository": "huggingface/trl", "version": trl.__version__, "script": "benchmarks/preference_golden.py"}
+    source = {"repository": "huggingface/trl", "script": "benchmarks/preference_golden.py"}
     body = {"source": source, "cases": _rounded(cases)}
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(body) + "\n")

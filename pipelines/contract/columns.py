@@ -327,6 +327,27 @@ PREFERENCE_COLUMNS: dict[str, Column] = {
                              hint="Give the pairs the columns chosen_score and rejected_score, as a curate stage's pairs have."),
     "margin": Column("P", "float32", Phase.LOSS, "the data",
                      "By how much the chosen answer is better: the pair's own margin, else the difference of its scores, else 0."),
+    "chosen_logp_head": Column("P", "float32", Phase.LOSS, "the policy",
+                               "Log-probability of the first tokens of the chosen answer, as many as the pair's shorter answer has, with "
+                               "gradient.", span=(-20.0, -1.0)),
+    "rejected_logp_head": Column("P", "float32", Phase.LOSS, "the policy", "The same of the rejected answer.", span=(-20.0, -1.0)),
+    "chosen_logp_head_ref": Column("P", "float32", Phase.LOSS, "the reference policy", "`chosen_logp_head` under the reference.",
+                                   span=(-20.0, -1.0)),
+    "rejected_logp_head_ref": Column("P", "float32", Phase.LOSS, "the reference policy", "The same of the rejected answer.",
+                                     span=(-20.0, -1.0)),
+    "chosen_on_policy": Column("P", "float32", Phase.LOSS, "the policy",
+                               "Mean over the chosen answer's tokens of log p(token) less log of the sum of p^2 over the vocabulary; without "
+                               "gradient.", span=(-3.0, 0.0)),
+    "rejected_on_policy": Column("P", "float32", Phase.LOSS, "the policy", "The same of the rejected answer.", span=(-3.0, 0.0)),
+    "lead_ref_ranked": Column("P", "float32", Phase.LOSS, "the policy and the reference",
+                              "The reference's lead (log-probability of the chosen answer less that of the rejected one) whose rank in the "
+                              "step is that of the policy's lead of this pair; without gradient."),
+    "chosen_ratio_ranked": Column("P", "float32", Phase.LOSS, "the policy and the reference",
+                                  "The chosen answers' log-ratio whose rank in the step is that of this pair's rejected answer among the "
+                                  "rejected ones; without gradient."),
+    "rejected_ratio_ranked": Column("P", "float32", Phase.LOSS, "the policy and the reference",
+                                    "The rejected answers' log-ratio whose rank in the step is that of this pair's chosen answer among the "
+                                    "chosen ones; without gradient."),
     # of a single answer, labelled or one of a pair
     "logp": Column("B", "float32", Phase.LOSS, "the policy", "Log-probability (nats) of the whole answer, with gradient.",
                    span=(-20.0, -1.0)),
@@ -336,6 +357,8 @@ PREFERENCE_COLUMNS: dict[str, Column] = {
     "kl": Column("", "float32", Phase.LOSS, "the policy and the reference",
                  "KL(policy || reference) in nats an answer, estimated on prompts with answers to other prompts; never below 0, "
                  "without gradient.", span=(0.0, 2.0)),
+    "log_ratio_mean": Column("", "float32", Phase.LOSS, "the policy and the reference",
+                             "Mean log-ratio of all answers of the steps so far, this one's included; without gradient."),
 }  # fmt: skip
 """What a preference loss may know of an optimizer step."""
 SFT_COLUMNS: dict[str, Column] = {

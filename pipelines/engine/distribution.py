@@ -166,6 +166,15 @@ def entropy(logits: Tensor, sampling: Sampling) -> Tensor:
     return log_normaliser - (probability * warped).sum(-1)
 
 
+def log_collision(logits: Tensor, sampling: Sampling) -> Tensor:
+    """Log-probability in nats that two draws of the sampling distribution are the same token, float32 [...].
+
+    >>> log_collision(torch.tensor([0.5, 0.25, 0.25]).log(), Sampling()).exp()
+    tensor(0.3750)
+    """
+    return (2 * warp(logits, sampling).log_softmax(-1)).logsumexp(-1)
+
+
 def top_entropy(logits: Tensor, sampling: Sampling, mass: float) -> Tensor:
     """Entropy in nats over the most probable tokens alone, renormalised, float32 [...].
 

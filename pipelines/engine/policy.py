@@ -24,7 +24,7 @@ from pipelines.engine.models import autocast
 if TYPE_CHECKING:  # the catalogue imports this module, and transformers takes seconds
     from transformers import DynamicCache
 
-Entropy = Literal["no", "value", "gradient"]
+Entropy = Literal["no", "value", "gradient", "collision"]
 Where = Literal["last", "mlp"] | tuple[int, ...]
 GPU_COSTS = {"tree_cost": 1.9, "prefix_cost": 3.9}
 """Of a token beside one in padded rows (`best_layouts`), measured on an H100: masks keep attention from its fastest kernels, and
@@ -127,7 +127,7 @@ class Policy:
     def score(self, layout: Layout, chosen: Tensor, *, entropy: Entropy = "no") -> tuple[Tensor, Tensor | None]:
         """Log-probability (and entropy) of the layout's scored tokens, float32 [M], in the layout's order.
 
-        With `top_p_mass`, entropies are float32 [M, 2].
+        With `top_p_mass`, entropies are float32 [M, 2]. With `collision` the log-probability that two draws agree stands in their place.
 
         Args:
             layout: on any device.
@@ -195,6 +195,9 @@ class Policy:
 
     def _score(self, hidden: Tensor, tokens: Tensor, entropy: str) -> tuple[Tensor, Tensor]:
         logits = self.logits(hidden)
+        if entropy == "collision":
+            log_probs = distribution.log_prob(logits, tokens, self.sampling)
+            return log_probs, distribution.log_collision(logits.detach(), self.sampling)
         if entropy != "gradient" and self.top_p_mass is None and distribution.plain(self.sampling):
             return distribution.log_prob_and_entropy(logits, tokens, self.sampling)
         log_probs = distribution.log_prob(logits, tokens, self.sampling)

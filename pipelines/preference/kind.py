@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pipelines.base.errors import RecipeError
+from pipelines.contract.catalogue import bind
 from pipelines.contract.provenance import Provenance
 from pipelines.data.records import Part
 from pipelines.preference.settings import Preference
@@ -12,6 +13,8 @@ from pipelines.recipe.stage_kind import Node
 from pipelines.recipe.train_kind import FixedDataKind
 
 SLOT = "preference.loss"
+REFERENCE = ("chosen_logp_ref", "rejected_logp_ref", "logp_ref", "kl")
+"""Columns that need the reference."""
 
 
 class PreferenceKind(FixedDataKind):
@@ -32,6 +35,7 @@ class PreferenceKind(FixedDataKind):
     def check(self, node: Node) -> None:
         """Its data are pairs of whole answers."""
         super().check(node)
+        check_reference(node.settings)
         check_pairs("preference", node)
         for name, number, source in data_sources(node):
             if source.select is None or source.select.kind not in ("segments", "preferred"):
@@ -43,6 +47,21 @@ class PreferenceKind(FixedDataKind):
                     "compares two answers to one prompt",
                     "Train a stage of kind reward_model on them.",
                 )
+
+
+def check_reference(settings: Preference) -> None:
+    """A reference that follows the policy is one that the loss reads.
+
+    Raises:
+        RecipeError: it does not.
+    """
+    loss = bind(SLOT, settings.loss)
+    if settings.reference_every is not None and not any(name in loss.takes for name in REFERENCE):
+        raise RecipeError(
+            "preference.reference_every",
+            f"{loss.name} compares with no reference",
+            "Leave it out, or choose a loss that does, such as dpo.",
+        )
 
 
 KIND = PreferenceKind()

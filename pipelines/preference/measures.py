@@ -132,10 +132,11 @@ class Tally:
             self._sum("ranking_idealised", idealised(lead[known], share[known], self.beta).float())
 
     def _of_labels(self, columns: Mapping[str, Any]) -> None:
-        kl = columns.get("kl", torch.zeros(()))
-        self._sum("kl", kl.expand(1))
+        if "kl" in columns:
+            self._sum("kl", columns["kl"].expand(1))
         if "logp_ref" in columns:
-            above = columns["logp"] - columns["logp_ref"] > kl
+            point = columns.get("kl", columns.get("log_ratio_mean", 0.0))
+            above = columns["logp"] - columns["logp_ref"] > point
             self._sum("accuracy", (above == columns["desirable"]).float())
 
     def _sum(self, name: str, values: Tensor) -> None:

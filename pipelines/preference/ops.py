@@ -23,6 +23,15 @@ def per_token(logp: Tensor, length: Tensor) -> Tensor:
     return logp / length.clamp(min=1)
 
 
+def deformed(x: Tensor, alpha: float, largest: float) -> Tensor:
+    """(1 - e^(-alpha x)) / alpha, which is x for alpha 0; the exponent -alpha x is at most `largest`, and has no gradient beyond.
+
+    >>> deformed(torch.tensor([-1.0, 2.0]), 0.5, 20.0)
+    tensor([-1.2974,  1.2642])
+    """
+    return x if abs(alpha) < 1e-8 else -torch.expm1((-alpha * x).clamp(max=largest)) / alpha
+
+
 def log1mexp(x: Tensor) -> Tensor:
     """log(1 - e^x) for x < 0, accurate at both ends; x is taken as at most -1e-6, where an answer is all but certain.
 

@@ -24,4 +24,7 @@ class Preference(FixedDataSettings):
     """Compute what a pair's answers share, their prompt, once in the forward and backward pass; never changes the gradient."""
     track_drift: bool = False
     """Score the data with the reference also where the loss reads none, for the metrics `drift/*`."""
+    reference_every: int | None = Field(None, ge=1)
+    """Steps after which the policy becomes the reference, as in TR-DPO's hard update ([2404.09656](https://arxiv.org/abs/2404.09656)); what
+    the next of them read is scored anew. Default: the reference stays the model that the stage starts from."""
     optimizer: Optimizer = Optimizer(learning_rate=1e-6, warmup=0.1, schedule="linear")

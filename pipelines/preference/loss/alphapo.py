@@ -3,7 +3,6 @@
 from typing import Annotated
 
 from pydantic import Field
-from torch import expm1
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerPair
@@ -33,9 +32,8 @@ def alphapo(
     >>> [round(alphapo(p(-8.0), p(-11.0), p(10.0), p(10.0), alpha=a, gamma=0.5).item(), 6) for a in (-0.25, 0.0, 0.25, 0.5)]
     [0.706602, 0.644397, 0.571128, 0.48716]
     """
-
-    def reward(mean: PerPair) -> PerPair:
-        return mean if abs(alpha) < 1e-8 else -expm1((-alpha * mean).clamp(max=LARGEST_EXPONENT)) / alpha
-
-    chosen, rejected = ops.per_token(chosen_logp, chosen_length), ops.per_token(rejected_logp, rejected_length)
-    return ops.classification(beta * (reward(chosen) - reward(rejected)) - gamma, label_smoothing)
+    chosen, rejected = (
+        ops.deformed(ops.per_token(logp, length), alpha, LARGEST_EXPONENT)
+        for logp, length in ((chosen_logp, chosen_length), (rejected_logp, rejected_length))
+    )
+    return ops.classification(beta * (chosen - rejected) - gamma, label_smoothing)

@@ -15,9 +15,10 @@ from pipelines.contract.columns import PREFERENCE_COLUMNS
 from pipelines.preference import ops
 
 SLOT = "preference.loss"
-REFERENCE_FREE = {"orpo", "simpo", "alphapo"}
-DIRECTED = {"dpo", "robust_dpo", "hinge", "orpo", "simpo", "alphapo", "mpo"}
+REFERENCE_FREE = {"orpo", "simpo", "alphapo", "cpo"}
+DIRECTED = {"dpo", "robust_dpo", "hinge", "orpo", "simpo", "alphapo", "mpo", "cpo", "f_dpo", "ld_dpo", "wpo", "aot"}
 """More of the chosen answer never costs more, nor less of the rejected one."""
+SEE_RATIOS = {"dpo", "robust_dpo", "hinge", "ipo", "rpo", "apo", "exo", "nca", "sppo", "discopop", "f_dpo", "wpo"}
 nats = st.floats(-60, -0.5, width=32)
 lengths = st.integers(1, 40).map(float)
 
@@ -33,7 +34,11 @@ def columns(cw, cl, rw=-10.0, rl=-10.0, nw=5.0, nl=5.0, sw=1.0, sl=0.0, kl=0.3, 
         "chosen_length": one(nw), "rejected_length": one(nl), "chosen_score": one(sw), "rejected_score": one(sl),
         "margin": one(sw - sl), "chosen_length_mean": torch.tensor(nw if mean is None else mean), "kl": torch.tensor(kl),
         "logp": torch.tensor([cw, cl], dtype=torch.float64), "logp_ref": torch.tensor([rw, rl], dtype=torch.float64),
-        "desirable": torch.tensor([True, False]),
+        "desirable": torch.tensor([True, False]), "log_ratio_mean": torch.tensor(kl),
+        "chosen_logp_head": one(cw * min(nw, nl) / nw), "rejected_logp_head": one(cl * min(nw, nl) / nl),
+        "chosen_logp_head_ref": one(rw * min(nw, nl) / nw), "rejected_logp_head_ref": one(rl * min(nw, nl) / nl),
+        "chosen_on_policy": one(-0.25), "rejected_on_policy": one(-0.5), "lead_ref_ranked": one(rw - rl),
+        "chosen_ratio_ranked": one(cw - rw), "rejected_ratio_ranked": one(cl - rl),
     }  # fmt: skip
 
 
@@ -89,7 +94,7 @@ def test_the_gradient_raises_the_chosen_answer_and_lowers_the_rejected_one(name,
     assert torch.isfinite(chosen.grad) and torch.isfinite(rejected.grad)
 
 
-@given(st.sampled_from(["dpo", "robust_dpo", "hinge", "ipo", "rpo", "apo"]), nats, nats, nats, nats, st.floats(-20, 20))
+@given(st.sampled_from(sorted(SEE_RATIOS)), nats, nats, nats, nats, st.floats(-20, 20))
 def test_only_log_ratios_count(name, cw, cl, rw, rl, shift):
     """Moving policy and reference together changes nothing."""
     assert cost(name, cw=cw + shift, cl=cl - shift, rw=rw + shift, rl=rl - shift) == pytest.approx(
@@ -97,7 +102,7 @@ def test_only_log_ratios_count(name, cw, cl, rw, rl, shift):
     )
 
 
-@given(st.sampled_from(["dpo", "robust_dpo", "hinge", "rpo"]), nats, nats, st.floats(-20, 20))
+@given(st.sampled_from(["dpo", "robust_dpo", "hinge", "rpo", "exo", "discopop", "wpo"]), nats, nats, st.floats(-20, 20))
 def test_only_the_difference_of_the_answers_counts(name, cw, cl, shift):
     """What raises both answers alike changes no pairwise loss; APO and MPO are anchored and do notice it."""
     assert cost(name, cw=cw + shift, cl=cl + shift) == pytest.approx(cost(name, cw=cw, cl=cl), abs=1e-6)
@@ -166,6 +171,92 @@ def test_kto_is_bounded_and_pushes_both_ways(logp, ref, kl):
     )
     loss.sum().backward()
     assert body["logp"].grad[0] <= 0 <= body["logp"].grad[1]
+
+
+@pytest.mark.parametrize("spec", [
+    {"kind": "f_dpo", "alpha": 0.0}, {"kind": "ld_dpo", "alpha": 1.0}, "aot", {"kind": "aot", "paired": False},
+], ids=str)  # fmt: skip
+@given(nats, nats, nats, nats, lengths, lengths)
+def test_dpo_is_a_limit(spec, cw, cl, rw, rl, nw, nl):
+    pair = {"cw": cw, "cl": cl, "rw": rw, "rl": rl, "nw": nw, "nl": nl}
+    assert cost(spec, **pair) == pytest.approx(cost("dpo", **pair), rel=1e-9)
+
+
+@given(nats, nats, nats, st.floats(0, 2))
+def test_cpo_is_dpo_under_a_reference_without_preferences_and_sft(cw, cl, ref, share):
+    spec = {"kind": "cpo", "generation": share}
+    expected = cost("dpo", cw=cw, cl=cl, rw=ref, rl=ref) - share * cw / 5.0
+    assert cost(spec, cw=cw, cl=cl) == pytest.approx(expected, rel=1e-6)
+
+
+@given(nats, nats, st.floats(0.01, 0.4))
+def test_exo_is_a_distance_from_its_target(cw, cl, share):
+    spec = {"kind": "exo", "label_smoothing": share}
+    at_target = cl + 10 * math.log((1 - share) / share)
+    assert cost(spec, cw=at_target, cl=cl) == pytest.approx(0, abs=1e-9)
+    assert cost(spec, cw=cw, cl=cl) >= -1e-9
+    body = columns(cw, cl)
+    body["chosen_logp"].requires_grad_()
+    bind(SLOT, spec)(body).sum().backward()
+    assert body["chosen_logp"].grad * (cw - at_target) >= -1e-12, "towards the target from both sides"
+
+
+@given(nats, nats)
+def test_nca_keeps_the_chosen_answer_and_lowers_the_rejected_one(cw, cl):
+    body = columns(cw, cl)
+    chosen, rejected = body["chosen_logp"].requires_grad_(), body["rejected_logp"].requires_grad_()
+    bind(SLOT, "nca")(body).sum().backward()
+    assert rejected.grad > 0
+    assert (chosen.grad < 0) == (0.1 * (cw + 10) < math.log(2)), "up to a probability of two thirds"
+
+
+@given(nats, nats, st.floats(0.01, 1))
+def test_sppo_fits_each_answer_by_itself(cw, cl, beta):
+    spec = {"kind": "sppo", "beta": beta}
+    assert cost(spec, cw=-10 + 0.5 / beta, cl=-10 - 0.5 / beta) == pytest.approx(0, abs=1e-18)
+    twice = cost(spec, cw=cw, cl=cl) + cost(spec, cw=-10.0, cl=-10.0)
+    assert cost(spec, cw=cw, cl=-10.0) + cost(spec, cw=-10.0, cl=cl) == pytest.approx(twice), "a sum over answers"
+    assert cost(spec, cw=cw, cl=cl) == pytest.approx(cost(spec, cw=-20 - cl, cl=-20 - cw)), "symmetric"
+
+
+@given(st.floats(3, 40))
+def test_discopop_is_logistic_below_and_exponential_above(margin):
+    spec = {"kind": "discopop", "beta": 1.0}
+    assert cost(spec, cw=-10 - margin, cl=-10) == pytest.approx(margin + math.log1p(math.exp(-margin)), rel=1e-9)
+    assert cost(spec, cw=-10 + margin, cl=-10) == pytest.approx(math.exp(-margin), rel=1e-9)
+
+
+@given(nats, nats, st.floats(0.01, 1))
+def test_f_dpo_is_dpo_at_first_order(cw, cl, alpha):
+    """Every f' has the slope 1 at the reference, Jensen-Shannon's 1/2."""
+    for spec, slope in (({"kind": "f_dpo", "alpha": alpha}, 1), ({"kind": "f_dpo", "divergence": "jensen_shannon"}, 2)):
+        body = columns(-10.0, -10.0)
+        body["chosen_logp"].requires_grad_()
+        bind(SLOT, spec)(body).sum().backward()
+        assert body["chosen_logp"].grad.item() * slope == pytest.approx(-0.05, rel=1e-9)
+
+
+@given(nats, nats, st.integers(1, 9))
+def test_ld_dpo_without_the_tail_sees_one_length(cw, cl, more):
+    """What a longer answer has after the shorter one's length changes nothing for alpha 0."""
+    spec = {"kind": "ld_dpo", "alpha": 0.0}
+    longer = {"cw": cw * (5 + more) / 5, "rw": -10.0 * (5 + more) / 5, "nw": 5.0 + more}
+    assert cost(spec, cl=cl, **longer) == pytest.approx(cost(spec, cw=cw, cl=cl), rel=1e-9)
+
+
+@given(nats, nats)
+def test_wpo_weighs_pairs_by_both_answers(cw, cl):
+    assert cost("wpo", cw=cw, cl=cl) == pytest.approx(math.exp(-0.75) * cost("dpo", cw=cw, cl=cl))
+
+
+@given(nats, nats, st.floats(-5, 5))
+def test_bco_pushes_both_ways_from_its_shift(logp, ref, shift):
+    body = columns(cw=logp, cl=logp, rw=ref, rl=ref, kl=shift)
+    body["logp"].requires_grad_()
+    loss = bind(SLOT, "bco")(body)
+    assert float(loss[0] - loss[1]) == pytest.approx(-0.1 * (logp - ref - shift), abs=1e-6)
+    loss.sum().backward()
+    assert body["logp"].grad[0] < 0 < body["logp"].grad[1]
 
 
 @given(nats, nats, st.floats(0, 3))

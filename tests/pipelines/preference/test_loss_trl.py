@@ -1,4 +1,4 @@
-"""The same loss and gradient as TRL's own trainers on one batch; benchmarks/preference_golden.py made the file."""
+"""The same loss, weights of tokens and gradient as TRL's own trainers on one batch; benchmarks/preference_golden.py made the file."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from pipelines.contract.model_settings import Model
 from pipelines.data.dataset import Writer
 from pipelines.data.records import Problem
 from pipelines.engine import models
+from pipelines.preference import run
 from pipelines.preference.examples import Examples
 from pipelines.preference.run import Trainer
 from pipelines.preference.settings import Preference
@@ -45,7 +46,7 @@ def examples(case) -> Examples:
     if "desirable" in case:
         made.items = [(row,) for row in rows]
         made.values = {"desirable": torch.tensor(case["desirable"])}
-        made.unrelated = [made.add(tokens, start) for tokens, start in case["unrelated"]]
+        made.unrelated = [made.add(tokens, start) for tokens, start in case.get("unrelated", [])]
     else:
         half = len(rows) // 2
         made.items = list(zip(rows[:half], rows[half:], strict=True))
@@ -53,9 +54,40 @@ def examples(case) -> Examples:
     return made
 
 
+def listen(trainer, monkeypatch):
+    """Row → the loss's derivative by the log-probability of each token of its answer, times -1; complete after the backward pass."""
+    heard: list[tuple[list[int], torch.Tensor, torch.Tensor, torch.Tensor]] = []
+    score, scores = trainer.policy.score, trainer._scores
+
+    def listening(layout, chosen, **options):
+        logp, other = score(layout, chosen, **options)
+        if logp.requires_grad:
+            logp.retain_grad()
+            rows, tokens = current
+            heard.append((rows, tokens, layout.target, logp))
+        return logp, other
+
+    def of_pass(micro_batch):
+        current[:] = run._answers(trainer.examples, micro_batch.items), micro_batch.rows.tokens
+        return scores(micro_batch)
+
+    def weights():
+        out = [[0.0] * trainer.examples.length(row) for row in range(len(trainer.examples.tokens))]
+        for rows, tokens, target, logp in heard:
+            for place, weight in zip(target.tolist(), (-logp.grad).tolist(), strict=True):
+                row = rows[place // tokens.shape[1]]
+                out[row][place % tokens.shape[1] - trainer.examples.start[row]] = weight
+        return out
+
+    current: list = [None, None]
+    monkeypatch.setattr(trainer.policy, "score", listening)
+    monkeypatch.setattr(trainer, "_scores", of_pass)
+    return weights
+
+
 @pytest.mark.parametrize("share", [True, False], ids=["shared", "padded"])
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
-def test_loss_and_gradient_are_those_of_trl(begun, tmp_path, case, share):
+def test_loss_and_gradient_are_those_of_trl(begun, tmp_path, monkeypatch, case, share):
     loss = {name: value for name, value in case["ours"].items() if name != "sft_weight"}
     settings = Preference.model_validate({
         "loss": loss, "sft_weight": case["ours"].get("sft_weight", 0), "steps": 1, "heldout": None, "max_length": 64,
@@ -69,8 +101,13 @@ def test_loss_and_gradient_are_those_of_trl(begun, tmp_path, case, share):
     trainer.examples = examples(case)
     trainer.begin()
     golden.set_weights(trainer.model, policy=True)
+    weights = listen(trainer, monkeypatch)
     tally, *_ = trainer._pass(trainer.examples, range(len(trainer.examples)), "train", backward=True)
     assert tally.loss == pytest.approx(case["loss"], rel=1e-5)
+    of_rows = weights()[: len(case["rows"])]
+    scale = max(abs(weight) for row in case["weights"] for weight in row)
+    for ours, theirs in zip(of_rows, case["weights"], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4, abs=1e-5 * scale)
     for name, values in golden.projections(trainer.model).items():
         norm = case["gradient"][name][-1]
         assert values == pytest.approx(case["gradient"][name], rel=1e-5, abs=1e-5 * norm), name
@@ -78,6 +115,9 @@ def test_loss_and_gradient_are_those_of_trl(begun, tmp_path, case, share):
 
 def test_the_file_has_every_loss_of_ours_that_trl_has():
     losses = {case["ours"]["kind"] for case in CASES}
-    assert losses == {"dpo", "robust_dpo", "hinge", "ipo", "apo", "mpo", "kto", "orpo", "simpo", "alphapo"}
+    assert losses == {
+        "dpo", "robust_dpo", "hinge", "ipo", "apo", "mpo", "kto", "orpo", "simpo", "alphapo", "exo", "nca", "sppo", "discopop", "aot",
+        "f_dpo", "ld_dpo", "wpo", "bco", "cpo",
+    }  # fmt: skip
     kto = next(case for case in CASES if case["name"] == "kto")
     assert sorted(kto["desirable"]) != kto["desirable"] and len(kto["unrelated"]) == len(kto["rows"])

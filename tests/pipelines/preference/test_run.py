@@ -24,6 +24,8 @@ from pipelines.base.files import contents
 from pipelines.contract.model_settings import Model
 from pipelines.engine import checkpoint, models
 from pipelines.preference.examples import epoch_order, passes
+from pipelines.preference.kind import check_reference
+from pipelines.preference.settings import Preference
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from tasks import keys
@@ -148,14 +150,50 @@ def test_rankings_without_a_reference_or_shares_are_left_out(pairs, trainer):
     assert not {"ranking_reference_heldout", "ranking_idealised_heldout"} & result.keys()
 
 
-@pytest.mark.parametrize("loss", ["kto", "simpo", "orpo", "rpo", "mpo"])
+@pytest.mark.parametrize("loss", ["kto", "simpo", "orpo", "rpo", "mpo", "bco", "aot", "ld_dpo", "wpo", "cpo", "f_dpo"])
 def test_every_sort_of_loss_goes_through_the_stage(pairs, trainer, loss):
     made = trainer(pairs, loss=loss, steps=30)
     made.run()
     history = [values["loss/train"] for _, values in metrics(made.work)]
     assert sum(history[-5:]) < sum(history[:5])
-    assert made.uses_reference == (loss in ("kto", "rpo", "mpo"))
+    assert made.uses_reference == (loss not in ("simpo", "orpo", "cpo"))
     assert ("drift/kl" in metrics(made.work)[-1][1]) == (loss == "kto")
+
+
+@pytest.mark.parametrize("loss", ["exo", "nca", "sppo", "discopop", {"kind": "aot", "paired": False}], ids=str)
+def test_losses_of_dpo_s_columns_go_through_the_stage(pairs, trainer, loss):
+    made = trainer(pairs, loss=loss, steps=2)
+    made.run()
+    assert all(math.isfinite(values["loss/train"]) for _, values in metrics(made.work))
+
+
+def test_the_reference_follows_the_policy(pairs, trainer, monkeypatch):
+    """Scores after two steps are those of the weights then; before that, and without the setting, those of the start."""
+    heard = []
+    made = trainer(pairs, reference_every=2, steps=4)
+    passed = made._pass
+
+    def listening(examples, items, split, **options):
+        if split == "train":
+            with torch.no_grad():
+                own = [
+                    slow_logp(made.model, examples.tokens[row], examples.start[row]) for row in examples.items[items[0]]
+                ]
+            heard.append((torch.stack(own), made.reference["train"][list(examples.items[items[0]])]))
+        return passed(examples, items, split, **options)
+
+    monkeypatch.setattr(made, "_pass", listening)
+    made.run()
+    distances = [float((own - scored).abs().max()) for own, scored in heard]
+    assert max(distances[0], distances[2]) < 1e-4 < min(distances[1], distances[3])
+    losses = [values["loss/train"] for _, values in metrics(made.work)]
+    assert losses[0] == pytest.approx(math.log(2), abs=1e-4) == losses[2] != pytest.approx(losses[3], abs=1e-5)
+
+
+def test_a_reference_that_no_loss_reads_cannot_follow():
+    with pytest.raises(RecipeError, match="simpo compares with no reference"):
+        check_reference(Preference.model_validate({"loss": "simpo", "reference_every": 5, "steps": 9}))
+    check_reference(Preference.model_validate({"loss": "bco", "reference_every": 5, "steps": 9}))
 
 
 def test_labelled_answers_are_learned(labels, trainer):
@@ -198,6 +236,15 @@ def test_an_interrupted_run_ends_with_the_same_bytes(pairs, trainer, monkeypatch
         return [(step, values["loss/train"], values.get("loss/heldout")) for step, values in metrics(work)]
 
     assert history(whole) == history(again.work) and len(history(whole)) == 6
+
+
+def test_a_reference_and_a_mean_that_follow_the_policy_resume(pairs, trainer):
+    changes = {"loss": "bco", "reference_every": 2}
+    trainer(pairs, "whole", **changes).run()
+    toys.stop(trainer(pairs, "part", **changes), 3)
+    again = trainer(pairs, "part", **changes)
+    again.run()
+    assert contents(again.work.parent / "whole/out") == contents(again.out)
 
 
 def job(begun: Path, folder: Path, **changes) -> list[str]:

@@ -215,6 +215,12 @@ def test_dpo(tmp_path):
         (["sigmoid"], {"kind": "dpo", "beta": 0.05, "label_smoothing": 0.1}),
         (["ipo"], {"kind": "ipo", "beta": 0.05}),
         (["apo_down"], {"kind": "apo", "anchor": "down", "beta": 0.05}),
+        (["exo_pair"], {"kind": "exo", "label_smoothing": 0.1, "beta": 0.05}),
+        (["nca_pair"], {"kind": "nca", "beta": 0.05}),
+        (["sppo_hard"], {"kind": "sppo", "beta": 0.05}),
+        (["bco_pair"], {"kind": "mpo", "preference": 0.0, "quality": 1.0, "generation": 0.0, "beta": 0.05}),
+        (["aot_unpaired"], {"kind": "aot", "paired": False, "label_smoothing": 0.1, "beta": 0.05}),
+        (["discopop"], {"kind": "discopop", "tau": 0.05, "beta": 0.05}),
         (
             ["sigmoid", "bco_pair", "sft"],
             {"kind": "mpo", "preference": 0.8, "quality": 0.2, "generation": 1.0, "beta": 0.05},
@@ -226,8 +232,43 @@ def test_losses_of_dpo(tmp_path, kind, loss):
     assert result.recipe.stages["preference"].settings.loss == loss
 
 
+@pytest.mark.parametrize(
+    ("fields", "loss"),
+    [
+        ({"f_divergence_type": "js_divergence"}, {"kind": "f_dpo", "divergence": "jensen_shannon"}),
+        ({"f_divergence_type": "forward_kl"}, {"kind": "f_dpo", "alpha": 1.0}),
+        (
+            {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.25},
+            {"kind": "f_dpo", "alpha": 0.75},
+        ),
+        ({"ld_alpha": 0.3}, {"kind": "ld_dpo", "alpha": 0.3}),
+        ({"use_weighting": True}, {"kind": "wpo"}),
+    ],
+)
+def test_what_other_fields_make_of_dpo(tmp_path, fields, loss):
+    result = own.read(tmp_path, own.TRL_DPO | {"loss_type": "sigmoid", "label_smoothing": 0.0} | fields)
+    assert result.recipe.stages["preference"].settings.loss == loss | {"beta": 0.05}
+    assert {own.kinds(result)[key] for key in fields} == {"mapped"}
+    elsewhere = own.read(tmp_path, own.TRL_DPO | {"loss_type": "ipo"} | fields)
+    assert own.kinds(elsewhere)[next(iter(fields))] == "left_out"
+
+
+def test_a_reference_that_follows_and_sft_beside_a_loss(tmp_path):
+    fields = {
+        "loss_type": ["sigmoid", "sft"],
+        "loss_weights": [1.0, 0.5],
+        "sync_ref_model": True,
+        "ref_model_sync_steps": 64,
+    }
+    config = {key: value for key, value in own.TRL_DPO.items() if key != "rpo_alpha"}
+    result = own.read(tmp_path, config | fields)
+    stage = result.recipe.stages["preference"].settings
+    assert (stage.loss["kind"], stage.sft_weight, stage.reference_every) == ("dpo", 0.5, 64)
+    assert "ref_model_mixup_alpha" in {each.field for each in result.draft.left_out}
+
+
 def test_a_loss_that_is_none_of_ours_is_listed(tmp_path):
-    result = own.read(tmp_path, own.TRL_DPO | {"loss_type": "discopop"})
+    result = own.read(tmp_path, own.TRL_DPO | {"loss_type": ["sigmoid", "hinge"]})
     assert (
         own.kinds(result)["loss_type"] == "left_out"
         and result.recipe.stages["preference"].settings.loss["kind"] == "dpo"
