@@ -336,7 +336,7 @@ PREFERENCE_COLUMNS: dict[str, Column] = {
     "rejected_logp_head_ref": Column("P", "float32", Phase.LOSS, "the reference policy", "The same of the rejected answer.",
                                      span=(-20.0, -1.0)),
     "chosen_on_policy": Column("P", "float32", Phase.LOSS, "the policy",
-                               "Mean over the chosen answer's tokens of log p(token) less log of the sum of p^2 over the vocabulary; without "
+                               "Mean over the chosen answer's tokens of log p(token) less log of the sum of p^2 over all tokens; without "
                                "gradient.", span=(-3.0, 0.0)),
     "rejected_on_policy": Column("P", "float32", Phase.LOSS, "the policy", "The same of the rejected answer.", span=(-3.0, 0.0)),
     "lead_ref_ranked": Column("P", "float32", Phase.LOSS, "the policy and the reference",

@@ -26,5 +26,5 @@ class Preference(FixedDataSettings):
     """Score the data with the reference also where the loss reads none, for the metrics `drift/*`."""
     reference_every: int | None = Field(None, ge=1)
     """Steps after which the policy becomes the reference, as in TR-DPO's hard update ([2404.09656](https://arxiv.org/abs/2404.09656)); what
-    the next of them read is scored anew. Default: the reference stays the model that the stage starts from."""
+    the next of them read is scored again. Default: the reference stays the model that the stage starts from."""
     optimizer: Optimizer = Optimizer(learning_rate=1e-6, warmup=0.1, schedule="linear")

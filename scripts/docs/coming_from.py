@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from tasks.importing import axolotl, open_r1, trl, verl
+from tasks.importing import axolotl, open_r1, trl, trl_preference, verl
 from tasks.importing.table import Field, tables
 
 INTRODUCTION = """# Coming from TRL, open-r1, verl or axolotl
@@ -100,7 +100,7 @@ def markdown() -> str:
     lines = [INTRODUCTION, "## TRL", "", ABOUT["TRL"], "", "### Every method of TRL", "", *_table(table["common"])]
     lines += ["### trl grpo", "", *_table(table["grpo"]), *_renames("reward_funcs", trl.REWARDS)]
     lines += ["### trl sft", "", *_table(table["sft"])]
-    lines += ["### trl dpo", "", *_table(table["dpo"]), *_renames("loss_type", trl.LOSSES)]
+    lines += ["### trl dpo", "", *_table(table["dpo"]), *_renames("loss_type", trl_preference.LOSSES)]
     lines += ["## open-r1", "", ABOUT["open-r1"], "", *_table([*tables("open_r1")["both"], *tables("open_r1")["grpo"]])]
     lines += _renames("reward_funcs", open_r1.REWARDS | {open_r1.OVERLONG: "shaping: [soft_overlong]"})
     lines += ["## verl", "", ABOUT["verl"], "", *_table(verl.fields())]

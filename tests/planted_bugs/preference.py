@@ -12,7 +12,7 @@ RANKS = "tests/pipelines/preference/test_run_ranks.py::test_two_processes_give_t
 MEASURES = "pipelines/preference/measures.py"
 RANKINGS = f"{RUN_TEST}::test_rankings_of_held_out_pairs_are_those_of_a_loop"
 PLANTED = {
-    "the reference is scored after training began": (RUN, 'columns[f"{name}logp_ref"] = reference[rows[:, place]].to(self.device)', 'columns[f"{name}logp_ref"] = by_item[:, place].detach()', [STEP]),
+    "the reference is scored after training began": (RUN, 'columns[f"{name}logp{ending}_ref"] = before[:, number]', 'columns[f"{name}logp{ending}_ref"] = columns[f"{name}logp{ending}"].detach()', [STEP]),
     "a mean per pass, not per step": (RUN, "losses.sum() / len(items) + ", "losses.mean() + ", [STEP]),
     "the SFT term counts pairs, not tokens": (RUN, 'step["chosen_tokens"]\n', "len(items)\n", [STEP]),
     "the prompt's tokens count": (EXAMPLES, "mask[place, examples.start[row] : len(ids)] = True", "mask[place, 1 : len(ids)] = True", [STEP]),
@@ -22,7 +22,7 @@ PLANTED = {
     "KTO's reference point may be below 0": (RUN, "(total / len(items)).clamp(min=0)", "(total / len(items)) - 1", [f"{TRL}[kto-padded]"]),
     "a restart scores the reference with the trained weights": (RUN, 'self.reference, self.last_measured = dict(state["reference"])', 'self.reference, self.last_measured = {}', [RESUME]),
     "dropout in training": (RUN, "    section = \"preference\"\n", "    section, dropout = \"preference\", True\n", [f"{RUN_TEST}::test_lora_and_bfloat16"]),
-    "the whole data are scored for two steps": (RUN, "needed = {item for step in range(self.total) for item in self.epochs.step(step)}", "pass", [f"{RUN_TEST}::test_only_what_will_be_read_is_scored_with_the_reference"]),
+    "the whole data are scored for two steps": (RUN, "needed = {item for step in range(first, last) for item in self.epochs.step(step)}", "pass", [f"{RUN_TEST}::test_only_what_will_be_read_is_scored_with_the_reference"]),
     "KTO compares with the prompt's own answer": (EXAMPLES, "other = rows[place - back]", "other = rows[place]", [f"{RUN_TEST}::test_labelled_answers_are_learned"]),
     "every pass over the pairs in the same order": (EXAMPLES, 'random.Random(f"{seed} {epoch}")', 'random.Random(f"{seed}")', [f"{RUN_TEST}::test_every_pass_over_the_data_has_an_order_of_its_own"]),
     "a missing score is 0": (EXAMPLES, "if score is None and name in self.wanted:", "if False:", [f"{RUN_TEST}::test_what_the_data_lack_is_said_with_the_record"]),
@@ -46,9 +46,9 @@ PLANTED = {
     "NCA's noise is of the chosen answer alone": ("pipelines/preference/loss/nca.py", "ops.classification(-rejected)", "ops.classification(-chosen)", [f"{TRL}[nca-shared]"]),
     "SPPO's targets have one sign": ("pipelines/preference/loss/sppo.py", "rejected_logp_ref + target", "rejected_logp_ref - target", [f"{TRL}[sppo-shared]"]),
     "DiscoPOP's parts swapped": ("pipelines/preference/loss/discopop.py", "(-logit / tau).sigmoid()", "(logit / tau).sigmoid()", [f"{TRL}[discopop-shared]"]),
-    "Jensen and Shannon's slope has the other sign": ("pipelines/preference/loss/f_dpo.py", "F.logsigmoid(log_ratio) if", "F.logsigmoid(-log_ratio) if", [f"{TRL}[f_dpo_js-shared]"]),
+    "Jensen and Shannon's slope has the other sign": ("pipelines/preference/loss/f_dpo.py", "F.logsigmoid(log_ratio)", "F.logsigmoid(-log_ratio)", [f"{TRL}[f_dpo_js-shared]"]),
     "CPO without likelihood": ("pipelines/preference/loss/cpo.py", "preferred - generation", "preferred - 0 * generation", [f"{TRL}[cpo_smoothed_sft-shared]"]),
-    "LD-DPO weighs the head": ("pipelines/preference/loss/ld_dpo.py", "(1 - alpha) * (head - head_ref) + alpha * (whole - whole_ref)", "alpha * (head - head_ref) + (1 - alpha) * (whole - whole_ref)", [f"{TRL}[ld_dpo-shared]"]),
+    "LD-DPO weighs the head": ("pipelines/preference/loss/ld_dpo.py", "(1 - alpha) * (head - head_ref) + alpha * (logp - logp_ref)", "alpha * (head - head_ref) + (1 - alpha) * (logp - logp_ref)", [f"{TRL}[ld_dpo-shared]"]),
     "heads as long as the longer answer": ("pipelines/preference/coupled.py", ".amin(1)", ".amax(1)", [f"{TRL}[ld_dpo-padded]"]),
     "WPO weighs by the sum over tokens": (RUN, "own.view(tokens.shape).sum(1) / mask.sum(1)", "own.view(tokens.shape).sum(1)", [f"{TRL}[wpo-shared]"]),
     "WPO without the policy's own draws": (RUN, "logp.detach() - collision", "logp.detach()", [f"{TRL}[wpo-shared]"]),

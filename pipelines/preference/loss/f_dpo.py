@@ -37,11 +37,9 @@ def f_dpo(
     """
 
     def slope(log_ratio: Tensor) -> Tensor:
-        return (
-            F.logsigmoid(log_ratio)
-            if divergence == "jensen_shannon"
-            else ops.deformed(log_ratio, alpha, LARGEST_EXPONENT)
-        )
+        if divergence == "jensen_shannon":
+            return F.logsigmoid(log_ratio)
+        return ops.deformed(log_ratio, alpha, LARGEST_EXPONENT)
 
     margin = slope(chosen_logp - chosen_logp_ref) - slope(rejected_logp - rejected_logp_ref)
     return ops.classification(beta * margin, label_smoothing)

@@ -33,8 +33,8 @@ def ld_dpo(
     [0.620957, 0.60947, 0.598139]
     """
 
-    def ratio(whole: Tensor, head: Tensor, whole_ref: Tensor, head_ref: Tensor) -> Tensor:
-        return (1 - alpha) * (head - head_ref) + alpha * (whole - whole_ref)
+    def ratio(logp: Tensor, head: Tensor, logp_ref: Tensor, head_ref: Tensor) -> Tensor:
+        return (1 - alpha) * (head - head_ref) + alpha * (logp - logp_ref)
 
     chosen = ratio(chosen_logp, chosen_logp_head, chosen_logp_ref, chosen_logp_head_ref)
     rejected = ratio(rejected_logp, rejected_logp_head, rejected_logp_ref, rejected_logp_head_ref)
