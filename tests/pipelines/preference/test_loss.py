@@ -254,7 +254,7 @@ def test_bco_pushes_both_ways_from_its_shift(logp, ref, shift):
     body = columns(cw=logp, cl=logp, rw=ref, rl=ref, kl=shift)
     body["logp"].requires_grad_()
     loss = bind(SLOT, "bco")(body)
-    assert float(loss[0] - loss[1]) == pytest.approx(-0.1 * (logp - ref - shift), abs=1e-6)
+    assert (loss[0] - loss[1]).item() == pytest.approx(-0.1 * (logp - ref - shift), abs=1e-6)
     loss.sum().backward()
     assert body["logp"].grad[0] < 0 < body["logp"].grad[1]
 
