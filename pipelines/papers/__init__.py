@@ -135,8 +135,12 @@ PARTS: dict[str, dict[str, str]] = {
         "reason_maxxer": "pipelines.papers.reason_maxxer:reason_maxxer_loss_aggregation",
     },
     "rlvr.objective": {
+        "asymmetric_is": "pipelines.papers.asymmetric_is:asymmetric_is",
+        "bapo": "pipelines.papers.bapo:bapo",
         "ce_gppo": "pipelines.papers.ce_gppo:ce_gppo",
+        "delightful": "pipelines.papers.delightful:delightful",
         "gbpo": "pipelines.papers.onerec:gbpo",
+        "gvpo": "pipelines.papers.gvpo:gvpo",
         "hapo": "pipelines.papers.hapo:hapo_objective",
         "herl": "pipelines.papers.herl:herl_objective",
         "hpt_upge": "pipelines.papers.hpt:hpt_upge",

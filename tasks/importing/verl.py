@@ -232,6 +232,10 @@ def objective(draft: Draft) -> None:
     elif mode == "sapo":
         part = {"kind": "sapo"} | {key: float(config.take(key)) for key in ("tau_pos", "tau_neg")}
         keys = ["loss_mode", "tau_pos", "tau_neg"]
+    elif mode == "clip_cov":
+        part |= {"kind": mode, "share": float(config.take("clip_cov_ratio"))}
+        part |= {"least": float(config.take("clip_cov_lb")), "most": float(config.take("clip_cov_ub"))}
+        keys += ["clip_cov_ratio", "clip_cov_lb", "clip_cov_ub"]
     elif mode == "kl_cov":
         part = {
             "kind": "kl_cov",

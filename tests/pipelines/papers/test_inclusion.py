@@ -27,7 +27,7 @@ SHARED_BY = 3
 """Papers whose presets use a part that nobody knows by name."""
 KNOWN = {
     "rlvr.advantage": "grpo gae rloo reinforce_pp reinforce_pp_baseline gigpo as_is gdpo gpg grpo_passk maxrl opo",
-    "rlvr.objective": "reinforce clip cispo dppo dro gmpo gspo kl_cov sapo vespo",
+    "rlvr.objective": "reinforce clip clip_cov cispo dppo dro gmpo gspo kl_cov sapo vespo",
     "rlvr.credit": "whiten truncated_is masked_is rejection distillation high_entropy",
     "rlvr.divergence": "k1 k2 k3 adaptive_k1",
     "rlvr.auxiliary_loss": "adaptive_entropy entropy",

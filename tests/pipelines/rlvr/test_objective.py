@@ -95,3 +95,52 @@ def test_turns_of_one_token_are_clip(seed):
     columns["turn"] = torch.where(batch.mask, batch.mask.cumsum(1) - 1, -1)
     one = bind("rlvr.objective", "turn_clip")(columns)
     torch.testing.assert_close(one, bind("rlvr.objective", "clip")(columns) * batch.mask)
+
+
+def test_clip_cov_draws_a_share_and_draws_it_again():
+    """How many it leaves out, which candidates, and that neither the order of the rows nor their number of processes changes it."""
+    batch = toys.batch(rows=40, width=20, seed=3)
+    draw = torch.Generator().manual_seed(1)
+    logp = batch.logp_old + 0.05 * torch.randn(batch.mask.shape, generator=draw) * batch.mask
+    given_columns = columns_of(batch) | {
+        "logp": logp, "advantage": 2 * torch.randn(batch.mask.shape, generator=draw), "weight": batch.mask / batch.mask.sum(), "step": 3,
+        "token": torch.randint(3, 90, batch.mask.shape, generator=draw),
+    }  # fmt: skip
+
+    def left_out(columns, **settings):
+        losses = bind("rlvr.objective", {"kind": "clip_cov", "least": 0.1, "most": 2.0, **settings})(columns)
+        return (losses == 0) & columns["mask"] & (columns["advantage"] != 0)
+
+    total = int(batch.mask.sum())
+    candidates, drawn = left_out(given_columns, share=1.0), left_out(given_columns, share=0.02)
+    assert int(drawn.sum()) == int(total * 0.02) < int(candidates.sum()) and (drawn <= candidates).all()
+    assert int(left_out(given_columns, share=1e-6).sum()) == 1
+    order = torch.randperm(40, generator=draw)
+    turned = {k: v[order] if isinstance(v, torch.Tensor) else v for k, v in given_columns.items()}
+    assert torch.equal(left_out(turned, share=0.02), drawn[order])
+    assert not torch.equal(left_out(given_columns | {"step": 4}, share=0.02), drawn), "every step would draw alike"
+
+
+def test_asymmetric_is_with_one_update_is_the_clip():
+    batch = toys.batch()
+    logp = batch.logp_old.clone().requires_grad_()
+    columns = columns_of(batch) | {"logp": logp, "advantage": torch.randn(batch.mask.shape) * batch.mask}
+    ours, plain = (bind("rlvr.objective", kind)(columns).sum() for kind in ("asymmetric_is", "clip"))
+    torch.testing.assert_close(*(torch.autograd.grad(loss, logp)[0] for loss in (ours, plain)))
+
+
+def test_gvpo_is_the_gradient_of_a_variance():
+    """Half the group's variance (ddof 1) of reward - beta log-ratio has GVPO's gradient, wherever the policy stands."""
+    batch = toys.batch(seed=2)
+    logp = (batch.logp_old + 0.3 * torch.randn(batch.mask.shape) * batch.mask).double().requires_grad_()
+    columns = columns_of(batch) | {"logp": logp}
+    columns["advantage"] = (
+        bind("rlvr.advantage", {"kind": "grpo", "scale": "none"})(columns).double()[:, None] * batch.mask
+    )
+    losses = bind("rlvr.objective", {"kind": "gvpo", "beta": 0.5})(columns)
+    ours = (losses * batch.mask).sum(1) / batch.mask.sum(1)
+    gap = batch.reward.double() - 0.5 * ((logp - batch.logp_old) * batch.mask).sum(1)
+    whole = sum(4 * gap[batch.group == group].var() / 2 for group in range(3))
+    torch.testing.assert_close(
+        torch.autograd.grad(ours.sum(), logp)[0], torch.autograd.grad(whole, logp)[0], check_dtype=False
+    )

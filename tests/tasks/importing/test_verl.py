@@ -84,6 +84,11 @@ def test_one_clip_ratio_is_both(tmp_path):
         ("cispo", {"kind": "cispo", "low": 0.2, "high": 0.2}, "token_mean"),
         ("gpg", {"kind": "reinforce"}, "token_mean"),
         ("sapo", {"kind": "sapo", "tau_pos": 1.0, "tau_neg": 1.05}, "row_mean"),
+        (
+            "clip_cov",
+            {"kind": "clip_cov", "low": 0.2, "high": 0.2, "share": 0.0002, "least": 1.0, "most": 5.0},
+            "token_mean",
+        ),
         ("kl_cov", {"kind": "kl_cov", "share": 0.0002, "coef": 1.0}, "token_mean"),
         ("geo_mean", {"kind": "gmpo", "low": 0.2, "high": 0.2}, "row_mean"),
         ("dppo_kl", {"kind": "dppo", "divergence": "kl", "low": 0.2, "high": 0.2, "largest": 3.0}, "token_mean"),
