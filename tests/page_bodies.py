@@ -61,7 +61,7 @@ def report(folder: Path) -> str:
         {
             "step": step, "uid": f"{group:032x}", "group": group, "text": "x", "score": 0.5, "correct": bool(group % 2),
             "status": "correct", "components": {"verifier": 0.5}, "prompt": [{"role": "user", "content": prose(draw, 30)}],
-            "tokens": [[f"{word} ", round(float(draw.normal()), 2)] for word in draw.choice(WORDS, 60)],
+            "tokens": [[f"{word} ", round(float(draw.normal()), 2), round(float(draw.normal()), 3)] for word in draw.choice(WORDS, 60)],
         }
         for step in range(1, 9) for group in range(63) for _ in range(ANSWERS)
     ]  # fmt: skip

@@ -19,6 +19,11 @@ HEAD = 160
 """Characters of a question that stand in its line."""
 Span = tuple[str, str, str]
 """Text, style and title."""
+Colours = tuple[str, str, str]
+"""The property of the stylesheet, and the colours above and below zero."""
+ADVANTAGE: Colours = ("a", "26,127,55", "207,34,46")
+MISMATCH: Colours = ("m", "0,114,178", "213,94,0")
+"""As `page.js` has them."""
 
 
 def page(
@@ -36,6 +41,7 @@ def page(
     summary, stages = run["summary"], run["summary"]["stages"]
     shown = [*sampled, *chain.from_iterable(followed.values())]
     largest = max((abs(value) for row in shown for value in advantages(row)), default=0.0)
+    apart = max((abs(value) for row in shown for value in mismatches(row)), default=0.0)
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["started"]))
     parts = {
         "alarms": [f"{name}: {line}" for name, entry in stages.items() for line in table.alarms(entry)],
@@ -53,7 +59,8 @@ def page(
         about=f"{summary.get('recipe', '')} {run['run_id']}, started {started}, {run['status']}, {summary.get('seconds') or 0:.0f} s",
         differences=table.differences(summary) if parts["scores"] else [],
         achieved=[f"{name}: {entry['achieved']}" for name, entry in stages.items() if entry.get("achieved")],
-        stages=[*dict.fromkeys([*(task.task for task in pairs), *([stage] if shown else [])])], scaled=_scale(largest), largest=largest,
+        stages=[*dict.fromkeys([*(task.task for task in pairs), *([stage] if shown else [])])], largest=largest, apart=apart,
+        scaled={"advantage": _scale(largest, ADVANTAGE), "mismatch": _scale(apart, MISMATCH)},
         link=links.run(experiment, run["run_id"]) if experiment else "",
     )  # fmt: skip
 
@@ -204,34 +211,63 @@ def _rollout(row: dict[str, Any], largest: float) -> dict[str, Any]:
 
 
 def _turns(row: dict[str, Any], largest: float) -> list[tuple[str, list[Span], str]]:
-    """Who wrote, the text on the colour of its advantage, and length and advantage of its tokens where they differ."""
-    if row.get("tokens"):
-        # The page's script colours them when they are looked at: an element for every token is too much for a phone.
-        by_value = [(value, [*run]) for value, run in groupby(row["tokens"], key=lambda token: token[1])]
-        lengths = [[sum(len(text) for text, _ in run), value] for value, run in by_value]
-        text = "".join(text for text, _ in row["tokens"]).replace("\r", " ")  # a browser reads \r\n as one character
-        return [("policy", [_span(text, None, largest)], json.dumps(lengths, separators=(",", ":")))]
-    advantage = row.get("advantage")
-    if row.get("turns"):
-        return [(who, [_span(text, advantage if who == "policy" else None, largest)], "") for who, text in row["turns"]]
-    return [("policy", [_span(row.get("text", ""), advantage, largest)], "")]
+    """Who wrote, the text on the colour of its advantage, and length, advantage and mismatch of its parts where tokens differ."""
+    turns, advantage = row.get("turns") or [["policy", row.get("text", "")]], row.get("advantage")
+    if not row.get("tokens"):
+        return [(who, [_span(text, advantage if who == "policy" else None, largest)], "") for who, text in turns]
+    # The page's script colours them when they are looked at: an element for every token is too much for a phone.
+    parts = [
+        (sum(len(text) for text, *_ in run), *values)
+        for values, run in groupby(row["tokens"], key=lambda token: token[1:])
+    ]
+    whole = "".join(text for text, *_ in row["tokens"])
+    if "".join(text for _, text in turns) != whole:  # a token may hold half a letter
+        turns = [["policy", whole]]
+    told = []
+    for (who, text), here in zip(turns, _cut([len(text) for _, text in turns], parts), strict=True):
+        span = _span(text.replace("\r", " "), advantage if who == "policy" else None, largest)  # a browser reads \r\n as one character
+        told.append((who, [span], json.dumps(here, separators=(",", ":"))))
+    return told
 
 
-def _span(text: str, value: float | None, largest: float) -> Span:
+def _cut(sizes: list[int], parts: list[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:
+    """The parts of each of several texts that stand one behind the other, by characters.
+
+    >>> _cut([3, 2], [(2, 0.5), (3, None)])
+    [[(2, 0.5), (1, None)], [(2, None)]]
+    """
+    left, out = [*parts], []
+    for size in sizes:
+        here: list[tuple[Any, ...]] = []
+        while size and left:
+            length, *values = left.pop(0)
+            here.append((min(size, length), *values))
+            if length > size:
+                left.insert(0, (length - size, *values))
+            size -= here[-1][0]
+        out.append(here)
+    return out
+
+
+def _span(text: str, value: float | None, largest: float, colours: Colours = ADVANTAGE) -> Span:
     if value is None or not largest:
         return text, "", ""
-    colour = "26,127,55" if value >= 0 else "207,34,46"
-    return text, f"background:rgba({colour},{0.45 * abs(value) / largest:.2f})", f"{value:+.4g}"
+    name, above, below = colours
+    return text, f"--{name}:rgba({above if value >= 0 else below},{0.45 * abs(value) / largest:.2f})", f"{value:+.4g}"
 
 
-def _scale(largest: float) -> list[Span]:
-    return (
-        [_span(f"{part * largest:+.2g}", part * largest, largest) for part in (-1, -0.5, 0, 0.5, 1)] if largest else []
-    )
+def _scale(largest: float, colours: Colours) -> list[Span]:
+    shown = [part * largest for part in (-1, -0.5, 0, 0.5, 1)] if largest else []
+    return [_span(f"{value:+.2g}", value, largest, colours) for value in shown]
 
 
 def advantages(row: dict[str, Any]) -> list[float]:
     """The advantages that a row was logged with."""
     if row.get("tokens"):
-        return [value for _, value in row["tokens"] if value is not None]
+        return [value for _, value, *_ in row["tokens"] if value is not None]
     return [row["advantage"]] if isinstance(row.get("advantage"), int | float) else []
+
+
+def mismatches(row: dict[str, Any]) -> list[float]:
+    """The mismatch of the parts of a row for which it was logged, in nats: the trainer's log-probability less the sampler's."""
+    return [value for _, _, *apart in row.get("tokens") or [] for value in apart if value is not None]

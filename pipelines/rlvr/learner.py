@@ -116,6 +116,8 @@ class Learner:
         self.places_taken = 0
         """How far the schedule has come: the updates done, without those for which it has no place."""
         self.mismatch = MismatchMonitor(settings.mismatch, model_settings.dtype)
+        self.compared: Tokens | None = None
+        """The tokens of the step whose two log-probs were compared, of all processes."""
         self.sampled_by: Tokens | None = None
         """Where older weights sampled the step's rows: the difference between those weights' log-probs and the sampler's."""
         self.release_memory: Callable[[], None] = lambda: None
@@ -160,7 +162,8 @@ class Learner:
         Where a step has more mini-batches than places in the learning rate's schedule (paraphrases bring more groups than prompts),
         they share its places, so that the schedule ends with the run.
         """
-        metrics = self._mismatch([self.sampled_by]) if self.sampled_by is not None else {}
+        self.compared = None
+        metrics = self._judged(Tokens.join([self.sampled_by])) if self.sampled_by is not None else {}
         ratios = diagnostics.Ratios()
         total = 0.0
         own = own_update(updates)
@@ -323,7 +326,7 @@ class Learner:
             if batch.compares:
                 compared.append(Tokens.of(taken, logp, tokens[part], part))
         if batch.compares:
-            metrics |= self._mismatch(compared) if self.sampled_by is None else self._drift(compared)
+            metrics |= self._mismatch(compared)
         if batch.first and layouts:
             metrics |= diagnostics.of_layouts(layouts, columns["mask"], rows[self.world.rank :: self.world.size])
         return total
@@ -338,22 +341,34 @@ class Learner:
             with torch.no_grad():
                 logp = self.passes.per_token(self.passes.log_probs, tokens, mask)
         compared = Tokens.of(algorithm.take(columns, live), logp[live], tokens[live], live)
-        parts = [compared] if self.world.rank == 0 else []
-        return self._mismatch(parts) if self.sampled_by is None else self._drift(parts)
+        return self._mismatch([compared] if self.world.rank == 0 else [])
 
     def _mismatch(self, compared: list[Tokens]) -> dict[str, float]:
-        """The step's sampler-trainer mismatch over all processes, judged before the weights change."""
+        """The step's sampler-trainer mismatch over all processes, judged before the weights change.
+
+        Where older weights sampled the rows, it is how far the present ones are from those (`staleness/*`), and is not judged.
+        """
         parts = self.world.gather_all(compared)
-        metrics, warning = self.mismatch.judge(Tokens.join(parts)) if parts else ({}, None)
+        self.compared = Tokens.join(parts) if parts else None
+        if self.compared is None:
+            return {}
+        if self.sampled_by is None:
+            return self._judged(self.compared)
+        difference = self.compared.difference
+        measured = measure(difference) if len(difference) else {}
+        return {name.replace("mismatch/", "staleness/"): value for name, value in measured.items()}
+
+    def differences(self, columns: dict[str, Any]) -> Tokens | None:
+        """The tokens whose two log-probs are known after `learn`: with `old_logp: trainer` of all rows, else of the first mini-batch."""
+        if "logp_sampler" not in columns:
+            return self.compared
+        return Tokens.of(columns, columns["logp_old"], columns["token"], torch.arange(len(columns["token"])))
+
+    def _judged(self, tokens: Tokens) -> dict[str, float]:
+        metrics, warning = self.mismatch.judge(tokens)
         if warning:
             self.report.event(warning)
         return metrics
-
-    def _drift(self, compared: list[Tokens]) -> dict[str, float]:
-        """How far the present weights are from those that sampled the step's rows; in one process."""
-        difference = Tokens.join(compared).difference if compared else torch.zeros(0)
-        measured = measure(difference) if len(difference) else {}
-        return {name.replace("mismatch/", "staleness/"): value for name, value in measured.items()}
 
     def state(self) -> dict[str, Any]:
         """Counters, and what is learned beside the weights, for a commit."""

@@ -7,8 +7,11 @@ from itertools import groupby
 from typing import Any
 
 from pipelines.data.records import Problem, Role, Trajectory
+from pipelines.rlvr.mismatch import LARGEST_LOG_WEIGHT, Tokens
 
 DIGITS = 5
+MISMATCH_DIGITS = 3
+"""A thousandth of a nat is the limit on a mismatch in float32: what is less is no difference."""
 
 
 def entries(
@@ -16,6 +19,7 @@ def entries(
     rows: Iterable[Trajectory],
     problems: dict[str, Problem],
     advantages: dict[int, list[float]],
+    mismatches: dict[int, list[float | None]],
     decode: Callable[[list[int]], str],
 ) -> list[dict[str, Any]]:
     """One JSON object a rollout.
@@ -24,14 +28,17 @@ def entries(
         step: counted from 1.
         problems: by uid.
         advantages: `id` of a row that was trained on → advantage [T] of its tokens.
+        mismatches: `id` of a row → the trainer's log-probability less the sampler's of each of its tokens [T]; None where the two were
+            not compared.
         decode: token ids → text.
 
     Returns:
         uid, group, text, score, correct, status, components; `player`, its seat in a game; `logged`, what reward functions noted;
         `prompt` (messages) with the first row of a group, and with every row that has its own;
         `turns` ([who, text] pairs) where somebody else than the policy wrote after the prompt;
-        `advantage` where all of the policy's tokens have the same one, else `tokens` (text and advantage of each token after
-        the prompt, null where it was not trained).
+        `advantage` where all of the policy's tokens have the same one; `tokens` where they differ, or where sampler and trainer do: text
+        and advantage, and if there is one the mismatch, of each run of tokens after the prompt that have the same (null: not trained,
+        or not compared).
     """
     out = []
     groups: set[int] = set()
@@ -52,7 +59,8 @@ def entries(
         if len(turns) > 1:
             entry["turns"] = turns
         if id(row) in advantages:
-            entry |= _advantages(row, advantages[id(row)], decode)
+            unknown: list[float | None] = [None] * len(row.tokens)
+            entry |= _by_token(row, advantages[id(row)], mismatches.get(id(row), unknown), decode)
         out.append(entry)
     return out
 
@@ -65,14 +73,45 @@ def _turns(row: Trajectory, decode: Callable[[list[int]], str]) -> list[list[str
     ]
 
 
-def _advantages(row: Trajectory, values: list[float], decode: Callable[[list[int]], str]) -> dict[str, Any]:
+def _by_token(
+    row: Trajectory, advantages: list[float], mismatch: list[float | None], decode: Callable[[list[int]], str]
+) -> dict[str, Any]:
     trained = (Role.POLICY, Role.TEACHER_FORCED)
     after = [
-        (token, round(value, DIGITS) if role in trained else None)
-        for token, role, value in zip(row.tokens, row.role, values, strict=False)
+        (token, round(value, DIGITS) if role in trained else None, None if apart is None else round(apart, MISMATCH_DIGITS))
+        for token, role, value, apart in zip(row.tokens, row.role, advantages, mismatch, strict=False)
         if role != Role.PROMPT
-    ]
-    distinct = {value for _, value in after if value is not None}
-    if len(distinct) <= 1:
-        return {"advantage": next(iter(distinct), None)}
-    return {"tokens": [[decode([token]), value] for token, value in after]}
+    ]  # fmt: skip
+    distinct = {value for _, value, _ in after if value is not None}
+    same = {"advantage": next(iter(distinct), None)} if len(distinct) <= 1 else {}
+    apart = any(each for _, _, each in after)
+    if same and not apart:
+        return same
+    runs = groupby(after, key=lambda each: each[1:])
+    return same | {
+        "tokens": [[decode([token for token, *_ in run]), *(values if apart else values[:1])] for values, run in runs]
+    }
+
+
+def differences(
+    compared: Tokens | None, rows: list[Trajectory], wanted: Iterable[int]
+) -> dict[int, list[float | None]]:
+    """What `entries` wants of a step's mismatch.
+
+    Args:
+        compared: the step's tokens whose two log-probabilities were compared; their rows are places of `rows`.
+        rows: those of the step.
+        wanted: `id` of the rows to look for.
+    """
+    if compared is None:
+        return {}
+    chosen = {*wanted}
+    out: dict[int, list[float | None]] = {id(row): [None] * len(row.tokens) for row in rows if id(row) in chosen}
+    difference = compared.difference.clamp(-LARGEST_LOG_WEIGHT, LARGEST_LOG_WEIGHT)
+    for place, row in enumerate(rows):
+        if id(row) not in out:
+            continue
+        here = (compared.row == place).nonzero().squeeze(1)
+        for at in here[compared.position[here] < len(row.tokens)].tolist():
+            out[id(row)][int(compared.position[at])] = float(difference[at])
+    return out

@@ -265,14 +265,16 @@ class Trainer(Loop):
         self.spent["tokens"] += tokens
         metrics["rollout/tokens_per_s"] = tokens / batch.seconds
         advantages: dict[int, list[float]] = {}
+        mismatches: dict[int, list[float | None]] = {}
         self.phase("credit", step)
         columns = self.collector.filtered(self.collector.pack(rows, step, batch.version)) if rows else None
         if columns is not None and columns["in_loss"].any():
             metrics |= self._train(batch, columns)
             advantages = self._advantages(sampled, rows, columns)
+            mismatches = rollout_log.differences(self.learner.differences(columns), rows, advantages)
         else:
             self.report.event("no row to learn from: nothing was scored or kept", step=step + 1)
-        self._log(draws(step + 1, drawn), sampled, advantages, batch.lines)
+        self._log(draws(step + 1, drawn), sampled, advantages, mismatches, batch.lines)
         metrics["time/step_s"] = time.perf_counter() - began
         if self.idle is not None:
             metrics |= self.idle.of_step(waited if self.overlap is None else self.overlap.take_waited())
@@ -388,6 +390,7 @@ class Trainer(Loop):
         drawn: dict[str, Any],
         rows: list[Trajectory],
         advantages: dict[int, list[float]],
+        mismatches: dict[int, list[float | None]],
         lines: list[dict[str, Any]],
     ) -> None:
         """Add a step to the outputs: what it drew, its rollouts, and `lines` of its methods."""
@@ -404,7 +407,9 @@ class Trainer(Loop):
             chosen = self._logged(rows)
             self.log.append(
                 ROLLOUTS_FILE,
-                rollout_log.entries(step, chosen, self.by_uid, advantages, lambda ids: str(self.tokenizer.decode(ids))),
+                rollout_log.entries(
+                    step, chosen, self.by_uid, advantages, mismatches, lambda ids: str(self.tokenizer.decode(ids))
+                ),
             )
 
     def extra_state(self, step: int) -> dict[str, Any]:

@@ -73,6 +73,13 @@ PROBE = r"""
     await new Promise((done) => setTimeout(done, 200));
     told.opened = look();
     told.coloured = document.querySelectorAll(".text span[title]").length;
+    const tokens = [...document.querySelectorAll(".text span[title]")].slice(0, 40);
+    const paints = () => tokens.map((each) => getComputedStyle(each).backgroundColor);
+    const before = paints();
+    await filtered("colour", "mismatch");
+    told.apart = look();
+    told.repainted = paints().filter((paint, i) => paint !== before[i]).length;
+    await filtered("colour", "");
     told.whole = !words || document.body.textContent.includes(words);
     told.flipped = await filtered("verdict", "flipped");
     await filtered("verdict", "");
@@ -119,7 +126,7 @@ def looks(request, pages):
 def test_every_page_fits_is_whole_and_can_be_read(looks):
     assert len(looks) == 5 * len(WIDTHS) and {about["width"] for about in looks.values()} == set(WIDTHS)
     for place, about in looks.items():
-        for state in (about, about["opened"]):
+        for state in (about, about["opened"], about["apart"]):
             assert state["overflow"] <= 0 and not state["broken"] and not state["faint"], (place, state)
 
 
@@ -129,6 +136,7 @@ def test_a_report_of_500_questions_can_be_used(looks):
         about = looks["report", width]
         assert about["shown"] <= 50 + 50 + 6 and about["height"] < 20_000 and about["elements"] < 60_000, about
         assert about["coloured"] > 1000 and about["whole"], "tokens get their colours when a rollout is opened"
+        assert about["repainted"] == 40, "by mismatch they have others"
         assert about["searched"].startswith("1 of") and 100 < int(about["flipped"].split()[0]) < 400
 
 

@@ -37,11 +37,13 @@
     }
     count.textContent = `${matching} of ${items.length}`;
   };
+  const repaint = () => { document.body.dataset.colour = field("colour")?.value ?? ""; };
   const restart = () => { for (const each of groups) each.limit = PAGE; draw(); };
   let waiting = 0;
   search.addEventListener("input", () => { clearTimeout(waiting); waiting = setTimeout(restart, 120); });
   for (const name of Object.keys(fits)) field(name).addEventListener("change", restart);
-  field("clear").addEventListener("click", () => { for (const each of tools.querySelectorAll("input,select")) each.value = ""; restart(); });
+  field("clear").addEventListener("click", () => { for (const each of tools.querySelectorAll("input,select")) each.value = ""; repaint(); restart(); });
+  field("colour")?.addEventListener("change", repaint);
   for (const each of groups) if (each.more) each.more.addEventListener("click", () => { each.limit += PAGE; draw(); });
   document.addEventListener("keydown", (event) => {
     const typing = /^(INPUT|SELECT)$/.test(document.activeElement.tagName);
@@ -53,19 +55,20 @@
     const next = shown[Math.max(0, shown.indexOf(document.activeElement.closest(".item")) + (event.key === "j" ? 1 : -1))];
     if (next) next.querySelector("summary").focus();
   });
+  const shade = (value, largest, above, below) =>
+    value && largest ? `rgba(${value > 0 ? above : below},${(0.45 * Math.abs(value)) / largest})` : "transparent";
   const colour = (text) => {
-    const letters = Array.from(text.textContent), largest = Number(tools.dataset.largest);
+    const letters = Array.from(text.textContent);
     let at = 0;
-    text.replaceChildren(...JSON.parse(text.dataset.tokens).map(([length, advantage]) => {
-      const token = document.createElement("span");
+    text.replaceChildren(...JSON.parse(text.dataset.tokens).map(([length, advantage, mismatch]) => {
+      const token = document.createElement("span"), known = (value) => value !== null && value !== undefined;
       token.textContent = letters.slice(at, (at += length)).join("");
-      if (advantage !== null && largest) {
-        token.style.background = `rgba(${advantage >= 0 ? "26,127,55" : "207,34,46"},${(0.45 * Math.abs(advantage)) / largest})`;
-        token.title = advantage;
-      }
+      token.style.setProperty("--a", shade(advantage, Number(tools.dataset.largest), "26,127,55", "207,34,46"));
+      token.style.setProperty("--m", shade(mismatch, Number(tools.dataset.apart), "0,114,178", "213,94,0"));
+      if (known(advantage)) token.title = `advantage ${advantage}` + (known(mismatch) ? `, mismatch ${mismatch}` : "");
       return token;
     }));
-    delete text.dataset.tokens;
+    for (const name of ["data-tokens", "style", "title"]) text.removeAttribute(name);
   };
   document.addEventListener("toggle", (event) => event.target.querySelectorAll("[data-tokens]").forEach(colour), true);
   tools.hidden = false;

@@ -27,8 +27,10 @@ def run(home, tmp_path):
     lines = [
         {**ROW, "step": 1, "text": "ab", "prompt": [{"role": "user", "content": "<b>go</b>"}], "advantage": -0.5},
         {**ROW, "step": 9, "text": "ba", "tokens": [["b", 1.0], ["o", 1.0], ["a", -1.0], ["!", None]]},
+        {**ROW, "step": 9, "text": "ab", "turns": [["policy", "ab"], ["environment", "w"]], "advantage": 0.25,
+         "tokens": [["a", 0.25, 0.5], ["b", 0.25, -0.002], ["w", None, None]]},
         {**ROW, "uid": "v" * 32, "step": 9, "text": "x", "turns": [["policy", "le\u202eft"], ["environment", "wall"]]},
-    ]
+    ]  # fmt: skip
     spool = [{"kind": "metrics", "step": step, "time": 1, "values": {"reward/mean": step / 9}} for step in (1, 2, 3)]
     (trained / "report/spool.jsonl").write_text("".join(json.dumps(line) + "\n" for line in spool))
     (trained / "report/rollouts.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines) + "half a li")
@@ -72,6 +74,8 @@ def test_the_page_is_whole_and_says_it_all(run, capsys):
     assert (
         'data-tokens="[[2,1.0],[1,-1.0],[1,null]]">boa!<' in text and 'rgba(207,34,46,0.23)" title="-0.5">ab<' in text
     )
+    assert 'title="+0.25" data-tokens="[[1,0.25,0.5],[1,0.25,-0.002]]">ab<' in text and 'data-tokens="[[1,null,null]]">w<' in text
+    assert '<option value="mismatch">' in text and "--m:rgba(213,94,0,0.45)" in text
     assert 'class="text environment"' in text and "le\ufffdft" in text and "verifier 1" in text
     assert (
         text.count('<a href="http') == 1
@@ -112,4 +116,5 @@ def test_problems_met_most_often_are_followed_from_first_to_last_step():
 
 def test_advantages_colour_by_the_largest():
     assert report_page.advantages({"tokens": [["a", 0.5], ["b", None]]}) == [0.5]
+    assert report_page.mismatches({"tokens": [["a", 0.5, -2.0], ["b", None, None], ["c", 1.0]]}) == [-2.0]
     assert report_page.advantages({"text": "a"}) == [] and report_page.advantages({"advantage": -2}) == [-2]

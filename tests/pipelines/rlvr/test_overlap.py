@@ -90,6 +90,13 @@ def test_each_batch_is_drawn_by_the_weights_of_so_many_steps_before(tmp_path, st
     trained = ["optimizer/grad_norm" in v for v in metrics]  # steps whose rows are not all paid alike
     assert ["staleness/kl" in v for v in metrics] == [step > 0 and t for step, t in zip(behind, trained, strict=True)]
     assert max(v.get("staleness/max", 0) for v in metrics) > 1e-3
+    logged = [json.loads(line) for line in (tmp_path / "work/out/report/rollouts.jsonl").read_text().splitlines()]
+    apart = [(row["step"], part) for row in logged for part in row.get("tokens", []) if len(part) == 3]
+    assert {step for step, _ in apart} == {step for step, by in enumerate(behind, 1) if by}, "what is logged by token"
+    for step, (_, _, value) in apart:
+        columns = learned[step - 1]
+        known = (columns["logp_old"] - columns["logp_sampler"])[columns["mask"]]
+        assert value is None or (known - value).abs().min() < 1e-3
     shares = [b["values"] for b in toys.spool(tmp_path / "work") if b["kind"] == "metrics"]
     assert all(0 <= v[f"time/{who}_idle_share"] <= 1 for v in shares for who in ("trainer", "sampler"))
 

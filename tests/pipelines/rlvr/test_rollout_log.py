@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pipelines.data.records import Problem, Role, Stop, Trajectory
-from pipelines.rlvr.rollout_log import entries
+from pipelines.rlvr.rollout_log import differences, entries
 
 PROBLEM = Problem(
     uid="u", prompt=[{"role": "user", "content": "go"}], answer="b", verifier="exact", source="s", licence="", info={}
@@ -25,7 +25,7 @@ P, M, E = Role.PROMPT, Role.POLICY, Role.ENVIRONMENT
 
 def test_the_prompt_is_there_once_a_group_and_one_advantage_is_one_number():
     first, second = row([P, M, M], components={"verifier": 1.0}), row([P, M, M])
-    lines = entries(3, [first, second], {"u": PROBLEM}, {id(first): [0.0, 0.123456789, 0.123456789]}, decode)
+    lines = entries(3, [first, second], {"u": PROBLEM}, {id(first): [0.0, 0.123456789, 0.123456789]}, {}, decode)
     assert lines[0]["prompt"] == PROBLEM.prompt and "prompt" not in lines[1]
     assert lines[0]["advantage"] == 0.12346 and "advantage" not in lines[1], "the second was not trained on"
     assert lines[0]["step"] == 3 and lines[0]["components"] == {"verifier": 1.0} and "turns" not in lines[0]
@@ -33,10 +33,35 @@ def test_the_prompt_is_there_once_a_group_and_one_advantage_is_one_number():
 
 def test_advantages_that_differ_stand_with_their_tokens_and_turns_with_who_wrote_them():
     episode = row([P, M, M, E, M])
-    (line,) = entries(1, [episode], {}, {id(episode): [0.0, 0.5, -0.5, 9.0, 0.25]}, decode)
+    (line,) = entries(1, [episode], {}, {id(episode): [0.0, 0.5, -0.5, 9.0, 0.25]}, {}, decode)
     assert line["turns"] == [["policy", "bc"], ["environment", "d"], ["policy", "e"]]
     assert line["tokens"] == [["b", 0.5], ["c", -0.5], ["d", None], ["e", 0.25]] and "advantage" not in line
     assert "prompt" not in line
+
+
+def test_mismatch_stands_with_the_tokens_where_there_is_any_and_tokens_of_one_value_are_one_part():
+    episode, same = row([P, M, M, M, E, M]), row([P, M, M])
+    apart = {id(episode): [None, 0.0001, -0.0002, 0.25, None, None], id(same): [None, 0.0004, None]}
+    lines = entries(1, [episode, same], {}, {id(episode): [0.5] * 6, id(same): [0.5] * 3}, apart, decode)
+    assert lines[0]["tokens"] == [["bc", 0.5, 0.0], ["d", 0.5, 0.25], ["e", None, None], ["f", 0.5, None]]
+    assert lines[0]["advantage"] == 0.5
+    assert lines[1]["advantage"] == 0.5 and "tokens" not in lines[1], "rounding is no difference"
+
+
+def test_differences_are_those_of_the_step_s_own_rows():
+    import torch
+
+    from pipelines.rlvr.mismatch import Tokens
+
+    first, second, third = row([P, M, M]), row([P, M]), row([P, M])
+    place = torch.tensor([0, 0, 1, 7])
+    compared = Tokens(
+        difference=torch.tensor([0.5, float("inf"), -1.0, 3.0]), row=place, position=torch.tensor([1, 2, 1, 1]), token=place,
+        sampled=place.float(), group=place, offset=place,
+    )  # fmt: skip
+    found = differences(compared, [first, second, third], [id(first), id(third)])
+    assert found == {id(first): [None, 0.5, 20.0], id(third): [None, None]}
+    assert differences(None, [first], [id(first)]) == {}
 
 
 def test_a_seat_has_its_own_prompt_and_says_which_it_is():
@@ -45,6 +70,7 @@ def test_a_seat_has_its_own_prompt_and_says_which_it_is():
         1,
         [row([P, M], player=0, prompt=PROBLEM.prompt), row([P, M], player=1, prompt=own)] * 2,
         {"u": PROBLEM},
+        {},
         {},
         decode,
     )
