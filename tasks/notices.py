@@ -6,17 +6,21 @@ something is sent, and no message, log or store has them.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import smtplib
+import socket
 import ssl
 import threading
 import time
+import urllib.parse
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from email.message import EmailMessage
+from functools import partial
 from typing import Any
 
 from pipelines.base.secrets import HIDDEN, redact
@@ -24,6 +28,7 @@ from pipelines.recipe.settings import Email, Notify
 from tasks.tracking import links
 
 log = logging.getLogger("whetstone.notices")
+Channel = tuple[str, Callable[["Message", Notify], None], Callable[[Notify], None]]
 LONGEST = 3000
 """Characters of a message."""
 _under_way: list[tuple[threading.Thread, float]] = []
@@ -54,7 +59,7 @@ def tell(settings: Notify | None, message: Message) -> None:
     """Send a message on every channel, in threads of their own; what goes wrong is one line of the log."""
     if settings is None or message.event not in settings.events:
         return
-    for name, send in channels(settings):
+    for name, send, _ in channels(settings):
         thread = threading.Thread(
             target=_try, args=(name, send, message, settings), daemon=True, name=f"message {name}"
         )
@@ -99,8 +104,17 @@ def finish() -> None:
 
 def now(settings: Notify, message: Message) -> Iterator[tuple[str, str | None]]:
     """Send a message on every channel, one after the other: (channel, what went wrong or None)."""
-    for name, send in channels(settings):
-        yield name, _fault(send, message, settings)
+    for name, send, _ in channels(settings):
+        yield name, _fault(partial(send, message, settings), settings)
+
+
+def reached(settings: Notify) -> Iterator[tuple[str, str | None]]:
+    """Try every channel without a message: (channel, what would keep one from being sent or None).
+
+    A mail server is logged in to. Of a webhook only the host is tried: whether it knows the address shows when a message is sent.
+    """
+    for name, _, reach in channels(settings):
+        yield name, _fault(partial(reach, settings), settings)
 
 
 def unset(settings: Notify) -> list[str]:
@@ -110,27 +124,27 @@ def unset(settings: Notify) -> list[str]:
     return [name for name in named if name and not os.environ.get(name)]
 
 
-def channels(settings: Notify) -> list[tuple[str, Callable[[Message, Notify], None]]]:
-    """Name and function of each channel."""
-    listed: list[tuple[str, Callable[[Message, Notify], None]]] = []
+def channels(settings: Notify) -> list[Channel]:
+    """Each channel's name, what sends on it, and what tries it."""
+    listed: list[Channel] = []
     if settings.webhook_env:
-        listed.append((f"webhook of {settings.webhook_env}", _post))
+        listed.append((f"webhook of {settings.webhook_env}", _post, _reach_webhook))
     if settings.email:
-        listed.append((f"mail to {', '.join(settings.email.to)}", _mail))
+        listed.append((f"mail to {', '.join(settings.email.to)}", _mail, _reach_mail))
     return listed
 
 
 def _try(name: str, send: Callable[[Message, Notify], None], message: Message, settings: Notify) -> None:
-    fault = _fault(send, message, settings)
+    fault = _fault(partial(send, message, settings), settings)
     if fault is not None:
         log.warning("%s: %r was not sent: %s", name, message.event, fault)
 
 
-def _fault(send: Callable[[Message, Notify], None], message: Message, settings: Notify) -> str | None:
+def _fault(action: Callable[[], None], settings: Notify) -> str | None:
     """What went wrong, on one line and without the secrets; None where nothing did."""
     missing = unset(settings)
     try:
-        send(message, settings)
+        action()
     except KeyError:
         return f"the environment has no {' and no '.join(missing)}"
     except Exception as error:  # whatever it is, the run goes on; a traceback might hold an address
@@ -159,12 +173,34 @@ def _value(name: str) -> str:
     return value
 
 
-def _post(message: Message, settings: Notify) -> None:
-    """To a webhook, as Slack's, Mattermost's and Rocket.Chat's take it."""
+def _address(settings: Notify) -> str:
+    """Of the webhook.
+
+    Raises:
+        KeyError: the variable is not there.
+        ValueError: it holds no address.
+    """
     assert settings.webhook_env is not None
     address = _value(settings.webhook_env)
     if not address.startswith(("https://", "http://")):
         raise ValueError(f"{settings.webhook_env} holds no address such as https://hooks.example.com/...")
+    return address
+
+
+def _reach_webhook(settings: Notify) -> None:
+    """Connect to the host, or to the proxy on the way to it, and say nothing."""
+    target = urllib.parse.urlsplit(_address(settings))
+    proxy = None if urllib.request.proxy_bypass(target.netloc) else urllib.request.getproxies().get(target.scheme)
+    nearest = urllib.parse.urlsplit(proxy) if proxy else target
+    port = nearest.port or (443 if nearest.scheme == "https" else 80)
+    with socket.create_connection((nearest.hostname or "", port), settings.timeout_s) as plain:
+        if nearest is target and target.scheme == "https":
+            ssl.create_default_context().wrap_socket(plain, server_hostname=target.hostname).close()
+
+
+def _post(message: Message, settings: Notify) -> None:
+    """To a webhook, as Slack's, Mattermost's and Rocket.Chat's take it."""
+    address = _address(settings)
     text = message.text().replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")  # as Slack asks for
     body = json.dumps({"text": f"whetstone {text}"}).encode()
     request = urllib.request.Request(address, body, {"Content-Type": "application/json"}, method="POST")
@@ -176,15 +212,27 @@ def _mail(message: Message, settings: Notify) -> None:
     """By SMTP."""
     assert settings.email is not None
     mail, letter = settings.email, EmailMessage()
-    user = _value(mail.user_env) if mail.user_env else None
-    password = _value(mail.password_env) if mail.password_env else None
     letter["From"], letter["To"] = mail.sender, ", ".join(mail.to)
     letter["Subject"] = " ".join(f"[whetstone] {redact(message.subject)}: {message.event}".split())[:200]
     letter.set_content(message.text())
-    with _opened(mail, settings.timeout_s) as server:
+    with _logged_in(mail, settings.timeout_s) as server:
+        server.send_message(letter)
+
+
+def _reach_mail(settings: Notify) -> None:
+    assert settings.email is not None
+    with _logged_in(settings.email, settings.timeout_s) as server:
+        server.noop()
+
+
+@contextlib.contextmanager
+def _logged_in(mail: Email, timeout_s: float) -> Iterator[smtplib.SMTP]:
+    user = _value(mail.user_env) if mail.user_env else None
+    password = _value(mail.password_env) if mail.password_env else None
+    with _opened(mail, timeout_s) as server:
         if user is not None and password is not None:
             server.login(user, password)
-        server.send_message(letter)
+        yield server
 
 
 def _opened(mail: Email, timeout_s: float) -> smtplib.SMTP:
@@ -201,4 +249,4 @@ def _opened(mail: Email, timeout_s: float) -> smtplib.SMTP:
     return server
 
 
-__all__ = ["Message", "finish", "now", "tell", "unset"]
+__all__ = ["Message", "finish", "now", "reached", "tell", "unset"]

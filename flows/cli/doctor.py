@@ -9,6 +9,7 @@ import shutil
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from packaging.version import Version
 
@@ -17,6 +18,7 @@ from pipelines.base.errors import UserError
 from pipelines.base.files import free_bytes
 from pipelines.base.project import ROOT, is_checkout
 from pipelines.base.secrets import redact
+from pipelines.recipe.read import Recipe, read_recipe
 from pipelines.sandbox import SandboxError, isolation, levels
 from tasks import environment, machine
 
@@ -145,12 +147,41 @@ def stores() -> Finding:
     return Finding("ok", f"MLflow {redact(environment.tracking_uri())}, Prefect {where}")
 
 
+def messages(recipe: Recipe) -> list[Finding]:
+    """Whether what the section notify names can be reached; nothing is sent."""
+    from tasks import notices
+
+    if recipe.notify is None:
+        return [Finding("ok", f"notify: {recipe.name} has no such section, so nobody is told of its runs")]
+    findings = []
+    for channel, fault in notices.reached(recipe.notify):
+        if fault is None:
+            findings.append(Finding("ok", f"notify, {channel}: reached; `whetstone notify` sends a test message"))
+            continue
+        unset = "has no" in fault
+        fix = (
+            "set it here and where `whetstone worker` starts"
+            if unset
+            else "correct the section notify, or the variable"
+        )
+        findings.append(Finding("fail", f"notify, {channel}: {fault}", fix))
+    return findings
+
+
 def add(parser: argparse.ArgumentParser) -> None:
-    """Add no options: the command has none."""
+    """Add the command's options."""
+    parser.add_argument(
+        "recipe", nargs="?", help="a YAML file: also say whether its messages (notify) can be delivered"
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="change a field")
 
 
 def command(arguments: argparse.Namespace) -> int:
-    """Print every finding: exit code 1 where something would fail."""
+    """Print every finding: exit code 1 where something would fail.
+
+    Raises:
+        UserError: the recipe cannot be read.
+    """
     environment.prepare()
     checks: list[Callable[[], Finding | list[Finding]]] = [
         python,
@@ -163,6 +194,8 @@ def command(arguments: argparse.Namespace) -> int:
         sandbox,
         stores,
     ]
+    if arguments.recipe:
+        checks.append(partial(messages, read_recipe(arguments.recipe, arguments.set)))
     findings: list[Finding] = []
     for check in checks:
         outcome = check()

@@ -225,7 +225,9 @@ def _turns(row: dict[str, Any], largest: float) -> list[tuple[str, list[Span], s
         turns = [["policy", whole]]
     told = []
     for (who, text), here in zip(turns, _cut([len(text) for _, text in turns], parts), strict=True):
-        span = _span(text.replace("\r", " "), advantage if who == "policy" else None, largest)  # a browser reads \r\n as one character
+        span = _span(
+            text.replace("\r", " "), advantage if who == "policy" else None, largest
+        )  # a browser reads \r\n as one character
         told.append((who, [span], json.dumps(here, separators=(",", ":"))))
     return told
 

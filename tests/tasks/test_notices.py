@@ -162,6 +162,22 @@ def test_a_wrong_password_a_foreign_certificate_and_no_server_are_one_line_each(
     assert len(said) == 1 and "refused" in said[0] and not mail.letters
 
 
+def test_channels_are_tried_without_a_message(webhook, mail, certificate, monkeypatch):
+    both = by_mail(mail.port).model_copy(update={"webhook_env": "NIGHTLY_WEBHOOK", "timeout_s": 2.0})
+    assert [fault for _, fault in notices.reached(both)] == [None, None]
+    monkeypatch.setenv("MAIL_PASSWORD", "another-secret-word")
+    monkeypatch.setenv("NIGHTLY_WEBHOOK", f"http://no-such-host.invalid/{TOKEN}")
+    hook, letters = (fault for _, fault in notices.reached(both))
+    assert hook and TOKEN not in hook and "535" in str(letters) and "another-secret-word" not in str(letters)
+    monkeypatch.setenv("NIGHTLY_WEBHOOK", webhook.url.replace("http:", "https:"))
+    assert "SSL" in str(next(notices.reached(both))), "a host that does not speak TLS takes no message to https"
+    monkeypatch.setenv("https_proxy", webhook.url)
+    monkeypatch.setenv("no_proxy", "example.com")
+    monkeypatch.setenv("NIGHTLY_WEBHOOK", f"https://no-such-host.invalid/{TOKEN}")
+    assert next(notices.reached(both)) == ("webhook of NIGHTLY_WEBHOOK", None), "the proxy is there"
+    assert webhook.bodies == [] and mail.letters == []
+
+
 @pytest.mark.parametrize("answer", [500, 404, 302, "hang"])
 def test_a_server_that_does_not_take_it_costs_its_time_limit_and_one_line_without_the_address(webhook, answer, caplog):
     webhook.answer = answer

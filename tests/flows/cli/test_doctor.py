@@ -1,13 +1,15 @@
-"""The doctor's findings about the processor."""
+"""The doctor's findings about the processor, and about the messages of a recipe."""
 
 from __future__ import annotations
 
 import sys
 
 import pytest
+import servers
 import torch
 
 from flows.cli import doctor
+from pipelines.recipe.read import read_recipe
 from tasks import machine
 
 
@@ -29,3 +31,19 @@ def test_bfloat16_is_judged_by_the_processor(flags, words):
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/cpuinfo")
 def test_this_processor_s_flags_are_read():
     assert "fpu" in machine.cpu_flags() or "fp" in machine.cpu_flags()
+
+
+def test_messages_of_a_recipe_are_judged_channel_by_channel(monkeypatch):
+    def told(*changes):
+        return doctor.messages(read_recipe("recipes/quickstart.yaml", list(changes)))
+
+    (finding,) = told()
+    assert finding.level == "ok" and "nobody is told" in finding.what
+    monkeypatch.delenv("NIGHTLY_WEBHOOK", raising=False)
+    (finding,) = told("notify={webhook_env: NIGHTLY_WEBHOOK}")
+    assert (
+        finding.level == "fail" and "the environment has no NIGHTLY_WEBHOOK" in finding.what and "worker" in finding.fix
+    )
+    monkeypatch.setenv("NIGHTLY_WEBHOOK", f"http://127.0.0.1:{servers.free_port()}/services/T0KEN")
+    (finding,) = told("notify={webhook_env: NIGHTLY_WEBHOOK}")
+    assert finding.level == "fail" and "refused" in finding.what and "T0KEN" not in finding.what

@@ -74,7 +74,10 @@ def test_the_page_is_whole_and_says_it_all(run, capsys):
     assert (
         'data-tokens="[[2,1.0],[1,-1.0],[1,null]]">boa!<' in text and 'rgba(207,34,46,0.23)" title="-0.5">ab<' in text
     )
-    assert 'title="+0.25" data-tokens="[[1,0.25,0.5],[1,0.25,-0.002]]">ab<' in text and 'data-tokens="[[1,null,null]]">w<' in text
+    assert (
+        'title="+0.25" data-tokens="[[1,0.25,0.5],[1,0.25,-0.002]]">ab<' in text
+        and 'data-tokens="[[1,null,null]]">w<' in text
+    )
     assert '<option value="mismatch">' in text and "--m:rgba(213,94,0,0.45)" in text
     assert 'class="text environment"' in text and "le\ufffdft" in text and "verifier 1" in text
     assert (
