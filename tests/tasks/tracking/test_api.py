@@ -138,7 +138,7 @@ def test_server_away_for_thirty_seconds_costs_no_metric(server, home, tmp_path):
     server.start()
     thread.join()
     summary = json.loads((tmp_path / "s.json").read_text())
-    asked = "import json,sys;from tasks.tracking.api import api as t;print(json.dumps(t.metric_history(sys.argv[1],'loss/train')))"
+    asked = "import json,sys;from tasks.tracking import api as t;print(json.dumps(t.metric_history(sys.argv[1],'loss/train')))"
     found = subprocess.run(
         [sys.executable, "-c", asked, summary["stages"]["sft"]["run_id"]], capture_output=True, text=True, check=True, cwd=toys.ROOT,
         env={**os.environ, "MLFLOW_TRACKING_URI": server.address, "WHETSTONE_HOME": str(home)},
