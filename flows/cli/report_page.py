@@ -41,7 +41,7 @@ def page(
     summary, stages = run["summary"], run["summary"]["stages"]
     shown = [*sampled, *chain.from_iterable(followed.values())]
     largest = max((abs(value) for row in shown for value in advantages(row)), default=0.0)
-    apart = max((abs(value) for row in shown for value in mismatches(row)), default=0.0)
+    mismatch = max((abs(value) for row in shown for value in mismatches(row)), default=0.0)
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["started"]))
     parts = {
         "alarms": [f"{name}: {line}" for name, entry in stages.items() for line in table.alarms(entry)],
@@ -59,8 +59,8 @@ def page(
         about=f"{summary.get('recipe', '')} {run['run_id']}, started {started}, {run['status']}, {summary.get('seconds') or 0:.0f} s",
         differences=table.differences(summary) if parts["scores"] else [],
         achieved=[f"{name}: {entry['achieved']}" for name, entry in stages.items() if entry.get("achieved")],
-        stages=[*dict.fromkeys([*(task.task for task in pairs), *([stage] if shown else [])])], largest=largest, apart=apart,
-        scaled={"advantage": _scale(largest, ADVANTAGE), "mismatch": _scale(apart, MISMATCH)},
+        stages=[*dict.fromkeys([*(task.task for task in pairs), *([stage] if shown else [])])], largest=largest, largest_mismatch=mismatch,
+        scaled={"advantage": _scale(largest, ADVANTAGE), "mismatch": _scale(mismatch, MISMATCH)},
         link=links.run(experiment, run["run_id"]) if experiment else "",
     )  # fmt: skip
 
@@ -220,9 +220,9 @@ def _turns(row: dict[str, Any], largest: float) -> list[tuple[str, list[Span], s
         (sum(len(text) for text, *_ in run), *values)
         for values, run in groupby(row["tokens"], key=lambda token: token[1:])
     ]
-    whole = "".join(text for text, *_ in row["tokens"])
-    if "".join(text for _, text in turns) != whole:  # a token may hold half a letter
-        turns = [["policy", whole]]
+    joined = "".join(text for text, *_ in row["tokens"])
+    if "".join(text for _, text in turns) != joined:  # a token may hold half a letter
+        turns = [["policy", joined]]
     told = []
     for (who, text), here in zip(turns, _cut([len(text) for _, text in turns], parts), strict=True):
         span = _span(
@@ -272,4 +272,4 @@ def advantages(row: dict[str, Any]) -> list[float]:
 
 def mismatches(row: dict[str, Any]) -> list[float]:
     """The mismatch of the parts of a row for which it was logged, in nats: the trainer's log-probability less the sampler's."""
-    return [value for _, _, *apart in row.get("tokens") or [] for value in apart if value is not None]
+    return [value for _, _, *mismatch in row.get("tokens") or [] for value in mismatch if value is not None]

@@ -78,18 +78,22 @@ def _by_token(
 ) -> dict[str, Any]:
     trained = (Role.POLICY, Role.TEACHER_FORCED)
     after = [
-        (token, round(value, DIGITS) if role in trained else None, None if apart is None else round(apart, MISMATCH_DIGITS))
-        for token, role, value, apart in zip(row.tokens, row.role, advantages, mismatch, strict=False)
+        (
+            token,
+            round(value, DIGITS) if role in trained else None,
+            None if difference is None else round(difference, MISMATCH_DIGITS),
+        )
+        for token, role, value, difference in zip(row.tokens, row.role, advantages, mismatch, strict=False)
         if role != Role.PROMPT
-    ]  # fmt: skip
+    ]
     distinct = {value for _, value, _ in after if value is not None}
     same = {"advantage": next(iter(distinct), None)} if len(distinct) <= 1 else {}
-    apart = any(each for _, _, each in after)
-    if same and not apart:
+    differ = any(difference for _, _, difference in after)
+    if same and not differ:
         return same
     runs = groupby(after, key=lambda each: each[1:])
     return same | {
-        "tokens": [[decode([token for token, *_ in run]), *(values if apart else values[:1])] for values, run in runs]
+        "tokens": [[decode([token for token, *_ in run]), *(values if differ else values[:1])] for values, run in runs]
     }
 
 

@@ -64,7 +64,7 @@
       const token = document.createElement("span"), known = (value) => value !== null && value !== undefined;
       token.textContent = letters.slice(at, (at += length)).join("");
       token.style.setProperty("--a", shade(advantage, Number(tools.dataset.largest), "26,127,55", "207,34,46"));
-      token.style.setProperty("--m", shade(mismatch, Number(tools.dataset.apart), "0,114,178", "213,94,0"));
+      token.style.setProperty("--m", shade(mismatch, Number(tools.dataset.mismatch), "0,114,178", "213,94,0"));
       if (known(advantage)) token.title = `advantage ${advantage}` + (known(mismatch) ? `, mismatch ${mismatch}` : "");
       return token;
     }));
