@@ -24,10 +24,11 @@ from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.corrected import samples as samples_with
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_providers
-from pipelines.rlvr import algorithm, diagnostics, gold_answers, info_fields, rollout_log, scoring, stored
+from pipelines.rlvr import algorithm, diagnostics, gold_answers, info_fields, scoring, stored
 from pipelines.rlvr.collect import SETUP, Batch, Collector
 from pipelines.rlvr.effects import Effects
 from pipelines.rlvr.learner import Learner
+from pipelines.rlvr.mismatch import Tokens
 from pipelines.rlvr.output_log import DRAWS, METHODS, MONITORED, OutputLog, draws
 from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
 from pipelines.rlvr.pack import pack, padded
@@ -265,16 +266,16 @@ class Trainer(Loop):
         self.spent["tokens"] += tokens
         metrics["rollout/tokens_per_s"] = tokens / batch.seconds
         advantages: dict[int, list[float]] = {}
-        mismatches: dict[int, list[float | None]] = {}
+        compared: Tokens | None = None
         self.phase("credit", step)
         columns = self.collector.filtered(self.collector.pack(rows, step, batch.version)) if rows else None
         if columns is not None and columns["in_loss"].any():
             metrics |= self._train(batch, columns)
             advantages = self._advantages(sampled, rows, columns)
-            mismatches = rollout_log.differences(self.learner.differences(columns), rows, advantages)
+            compared = self.learner.differences(columns)
         else:
             self.report.event("no row to learn from: nothing was scored or kept", step=step + 1)
-        self._log(draws(step + 1, drawn), sampled, advantages, mismatches, batch.lines)
+        self._log(draws(step + 1, drawn), self._entries(step + 1, sampled, rows, advantages, compared), batch.lines)
         metrics["time/step_s"] = time.perf_counter() - began
         if self.idle is not None:
             metrics |= self.idle.of_step(waited if self.overlap is None else self.overlap.take_waited())
@@ -385,15 +386,20 @@ class Trainer(Loop):
         chosen = [row for row in self._logged(sampled) if id(row) in place]
         return {id(row): columns["advantage"][place[id(row)], : len(row.tokens)].tolist() for row in chosen}
 
-    def _log(
-        self,
-        drawn: dict[str, Any],
-        rows: list[Trajectory],
-        advantages: dict[int, list[float]],
-        mismatches: dict[int, list[float | None]],
-        lines: list[dict[str, Any]],
-    ) -> None:
-        """Add a step to the outputs: what it drew, its rollouts, and `lines` of its methods."""
+    def _entries(
+        self, step: int, sampled: list[Trajectory], rows: list[Trajectory], advantages: dict[int, list[float]], compared: Tokens | None
+    ) -> list[dict[str, Any]]:  # fmt: skip
+        """What is logged of the sampled rollouts; `rows` are those of the columns that `compared` comes from."""
+        if self.world.rank > 0 or not self.settings.log_rollouts:
+            return []
+        from pipelines.rlvr import rollout_log
+
+        mismatches = rollout_log.differences(compared, rows, advantages)
+        decode = self.tokenizer.decode
+        return rollout_log.entries(step, self._logged(sampled), self.by_uid, advantages, mismatches, decode)
+
+    def _log(self, drawn: dict[str, Any], entries: list[dict[str, Any]], lines: list[dict[str, Any]]) -> None:
+        """Add a step to the outputs: what it drew, `entries` of its rollouts, and `lines` of its methods."""
         step = drawn["step"]
         monitored = self.monitors.lines(step)
         if self.world.rank > 0:
@@ -403,14 +409,8 @@ class Trainer(Loop):
             self.log.append(MONITORED, monitored)
         if lines:
             self.log.append(METHODS, [{"step": step, **line} for line in lines])
-        if self.settings.log_rollouts:
-            chosen = self._logged(rows)
-            self.log.append(
-                ROLLOUTS_FILE,
-                rollout_log.entries(
-                    step, chosen, self.by_uid, advantages, mismatches, lambda ids: str(self.tokenizer.decode(ids))
-                ),
-            )
+        if entries:
+            self.log.append(ROLLOUTS_FILE, entries)
 
     def extra_state(self, step: int) -> dict[str, Any]:
         """What learner, methods and outputs have come to, and what is sampled ahead."""
