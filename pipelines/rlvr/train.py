@@ -395,8 +395,14 @@ class Trainer(Loop):
         from pipelines.rlvr import rollout_log
 
         mismatches = rollout_log.differences(compared, rows, advantages)
-        decode = self.tokenizer.decode
-        return rollout_log.entries(step, self._logged(sampled), self.by_uid, advantages, mismatches, decode)
+        return rollout_log.entries(
+            step,
+            self._logged(sampled),
+            self.by_uid,
+            advantages,
+            mismatches,
+            lambda ids: str(self.tokenizer.decode(ids)),
+        )
 
     def _log(self, drawn: dict[str, Any], entries: list[dict[str, Any]], lines: list[dict[str, Any]]) -> None:
         """Add a step to the outputs: what it drew, `entries` of its rollouts, and `lines` of its methods."""
