@@ -16,7 +16,7 @@ UNBOUNDED = 10_000
 ESTIMATORS = {
     "gae": "gae", "grpo": "grpo", "grpo_vectorized": "grpo", "reinforce_plus_plus": "reinforce_pp",
     "reinforce_plus_plus_baseline": "reinforce_pp_baseline", "rloo": "rloo", "rloo_vectorized": "rloo", "opo": "opo",
-    "gpg": "gpg", "grpo_passk": "grpo_passk",
+    "gpg": "gpg", "grpo_passk": "grpo_passk", "remax": "remax", "optimal_token_baseline": "otb", "tir_optimal_token_baseline": "otb",
 }  # fmt: skip
 """algorithm.adv_estimator → ours."""
 AGGREGATIONS = {
@@ -199,6 +199,10 @@ def advantage(draft: Draft) -> None:
     if kind in ("grpo", "grpo_passk"):
         part["scale"] = "std" if config.take("norm_by_std") else "none"
         keys.append("norm_by_std")
+    if kind == "otb":
+        part["zero_tail"] = config.take("adv_estimator").startswith("tir")
+    if kind == "remax":
+        draft.put(".rollout", kind, "adv_estimator")
     if kind == "reinforce_pp":
         part["gamma"] = float(config.take("gamma"))
         keys.append("gamma")

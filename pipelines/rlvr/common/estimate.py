@@ -20,7 +20,7 @@ def returns_to_go(rewards: Tensor, mask: Tensor, discount: float) -> Tensor:
 
 
 def generalised_advantage(
-    rewards: Tensor, value: Tensor, mask: Tensor, finished: Tensor, discount: float, lam: float
+    rewards: Tensor, value: Tensor, mask: Tensor, finished: Tensor, discount: float, lam: float | Tensor
 ) -> Tensor:
     """GAE over the masked tokens, float32 [B, T], 0 elsewhere.
 
@@ -28,6 +28,7 @@ def generalised_advantage(
         rewards: [B, T], what each token is paid.
         value: [B, T].
         mask: bool [B, T].
+        lam: one number, or [B].
         finished: bool [B]; the value after the end of an unfinished row is its last value.
     """
     rewards, value = rewards.double(), value.double()

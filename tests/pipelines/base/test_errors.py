@@ -40,7 +40,7 @@ def test_a_misspelt_name_is_recognised(word, known, meant):
     [
         ("patience", RLVR), ("deepspeed", RLVR), ("logging_steps", RLVR), ("gradient_accumulation_steps", RLVR),
         ("max_prompt_length", RLVR), ("value_loss", RLVR), ("quantization", MODEL), ("momentum", OPTIMIZER),
-        ("presence_penalty", SAMPLING), ("kto", preset_names()), ("remax", preset_names()), ("raft", preset_names()),
+        ("presence_penalty", SAMPLING), ("kto", preset_names()), ("raft", preset_names()),
         ("vtrace", preset_names()),
     ],
 )  # fmt: skip

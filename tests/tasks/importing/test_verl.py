@@ -65,8 +65,8 @@ def test_advantages(tmp_path, estimator, kind):
     assert result.recipe.rlvr.advantage["kind"] == kind and result.recipe.rlvr.providers == []
 
 
-def test_remax_has_no_counterpart(tmp_path):
-    result = own.read(tmp_path, own.VERL_PPO, "algorithm.adv_estimator=remax")
+def test_an_estimator_of_somebody_s_own_has_no_counterpart(tmp_path):
+    result = own.read(tmp_path, own.VERL_PPO, "algorithm.adv_estimator=my_estimator")
     assert own.kinds(result)["algorithm.adv_estimator"] == "left_out" and result.recipe.rlvr.advantage == {
         "kind": "rloo"
     }
@@ -97,6 +97,19 @@ def test_one_clip_ratio_is_both(tmp_path):
 def test_objectives(tmp_path, mode, objective, mean):
     rlvr = own.read(tmp_path, own.VERL_PPO, f"actor_rollout_ref.actor.policy_loss.loss_mode={mode}").recipe.rlvr
     assert rlvr.objective == objective and rlvr.loss_aggregation == {"kind": mean}
+
+
+@pytest.mark.parametrize(
+    ("name", "advantage", "rollout"),
+    [
+        ("remax", {"kind": "remax"}, "remax"),
+        ("optimal_token_baseline", {"kind": "otb", "zero_tail": False}, "single_turn"),
+        ("tir_optimal_token_baseline", {"kind": "otb", "zero_tail": True}, "single_turn"),
+    ],
+)
+def test_baselines(tmp_path, name, advantage, rollout):
+    rlvr = own.read(tmp_path, own.VERL_PPO, f"algorithm.adv_estimator={name}").recipe.rlvr
+    assert rlvr.advantage == advantage and rlvr.rollout == {"kind": rollout}
 
 
 @pytest.mark.parametrize(("warmup", "steps"), [(0, 0), (1, 0), (2, 1), (10, 9)])
