@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks import golden_assembly
 from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import bind, load_plugins
 from pipelines.contract.columns import COLUMNS
@@ -161,6 +162,11 @@ def differentiated(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     (gradient,) = torch.autograd.grad(loss, logp)
     out = {"value": value.detach() * columns["mask"], "loss": loss.detach(), "gradient": gradient}
     return out | {"loss_without_floor": out["loss"]}
+
+
+def assembly(case: Case, dtype: torch.dtype) -> dict[str, Any]:
+    """A whole preset."""
+    return golden_assembly.outputs(case["ours"], columns_of(case["inputs"], dtype))
 
 
 def chi2_rows(case: Case, dtype: torch.dtype) -> dict[str, Any]:
@@ -455,7 +461,7 @@ def arpo(case: Case, dtype: torch.dtype) -> dict[str, Any]:
 
 GENERAL: dict[str, Callable[[Case, torch.dtype], dict[str, Any]]] = {
     "advantage": advantage, "credit": credit, "shaping": shaping, "filter": filtering, "objective": differentiated,
-    "divergence": differentiated, "auxiliary_loss": differentiated, "loss_aggregation": aggregation,
+    "divergence": differentiated, "auxiliary_loss": differentiated, "loss_aggregation": aggregation, "assembly": assembly,
 }  # fmt: skip
 SPECIAL: dict[tuple[str, str], Callable[[Case, torch.dtype], dict[str, Any] | None]] = {
     ("advantage", "spo_chain"): spo, ("advantage", "spo_tree"): spo, ("advantage", "gtpo"): gtpo,
