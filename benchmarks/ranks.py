@@ -5,8 +5,8 @@
 
 Each process computes with one thread, so 4 of them on 2 cores say nothing about speed, and everything about memory, traffic and equality.
 Traffic is what the loopback interface carried while the stage ran, without what it carries when nothing runs, so nothing else should use
-it meanwhile. The weights' distance to those of one process is given in parts of the largest movement of one process. Writes
-benchmarks/results/ranks-STAGE.json.
+it meanwhile; of RLVR, what a rank is given of others' rows, columns and metrics in a step is counted too (mean over ranks). The weights'
+distance to those of one process is given in parts of the largest movement of one process. Writes benchmarks/results/ranks-STAGE.json.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ def run(recipe: Recipe, stage: str, folder: Path, done: dict[str, Artifact]) -> 
     """Run a stage, and measure it.
 
     Returns:
-        its artifact; seconds of a step (median; 0 where it has none), peak resident bytes of each rank (largest first), bytes of traffic.
+        its artifact; seconds of a step (median; 0 where it has none), peak resident bytes of each rank (largest first), bytes of traffic,
+        and bytes that a rank receives in a step beside weights and gradients (mean, median over steps; 0 where it does not say).
 
     Raises:
         RuntimeError: it failed.
@@ -61,12 +62,16 @@ def run(recipe: Recipe, stage: str, folder: Path, done: dict[str, Artifact]) -> 
     if launched.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}\n{(work / 'log').read_text()[-3000:]}")
     spool = [json.loads(line) for line in (work / "spool.jsonl").read_text().splitlines()]
-    seconds = [line["values"]["time/step_s"] for line in spool if "time/step_s" in line.get("values", ())]
+    seconds, received = (
+        [line["values"][name] for line in spool if name in line.get("values", ())]
+        for name in ("time/step_s", "ranks/received_bytes")
+    )
     ranks = sorted(peaks.values(), reverse=True)[: getattr(node.settings, "processes", 1)]
     measured = {
         "step_s": statistics.median(seconds or [0.0]),
         "peak_bytes": ranks,
         "traffic_bytes": _traffic() - before,
+        "received_bytes": statistics.median(received or [0.0]),
     }
     return Artifact(node.kind.name, node.name, work / "out", "", {}), measured
 
@@ -130,7 +135,8 @@ def main() -> None:
             peaks = ", ".join(f"{peak / 2**20:.0f}" for peak in measured["peak_bytes"])
             print(
                 f"{ranks} processes: {measured['step_s']:.2f} s a step, peaks {peaks} MiB, "
-                f"{measured['traffic_bytes'] / 2**20 / args.steps:.1f} MiB of traffic a step, distance {measured['distance']:.2g}"
+                f"{measured['traffic_bytes'] / 2**20 / args.steps:.1f} MiB of traffic a step, "
+                f"{measured['received_bytes'] / 2**20:.2f} MiB of rows and metrics received, distance {measured['distance']:.2g}"
             )
     sides.store(f"ranks-{args.stage}", results)
 

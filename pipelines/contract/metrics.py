@@ -111,6 +111,8 @@ RLVR = {
     "flow/*": Metric("Of the flow over hidden states.", when=_with_provider("flow_field"), hint="Add providers: [flow_field]."),
     "server/*": Metric("Of the decoding server.", when=lambda rlvr: rlvr.sampler is not None, hint="Set sampler."),
     "train/tokens_per_s": Metric("Speed of training."),
+    "ranks/received_bytes": Metric("Of several ranks, bytes of rows, columns and metrics that one was given by others, mean over them; "
+                                   "weights and gradients are not counted.", when=lambda rlvr: rlvr.processes > 1, hint="Set processes."),
     "time/*": Metric("Seconds of a part of the step; no two runs have the same."),
     "monitor/alarms": Metric("Alarms so far."),
     **OPTIMIZER,

@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
 from pathlib import Path
@@ -24,7 +25,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from pipelines.base.errors import ModelError
-from pipelines.engine import models
+from pipelines.engine import models, wire
 from pipelines.engine.adamw import first_row, local
 from pipelines.engine.checkpoint import Pieces, check_names, trainable_state
 from pipelines.recipe.training import GradientSync
@@ -47,6 +48,8 @@ class World:
 
     rank: int = 0
     size: int = 1
+    received: Counter[str] = field(default_factory=Counter, compare=False, repr=False)
+    """Bytes that this process got from others, as `bytes`; tensors of weights and gradients are not counted."""
 
     @classmethod
     def join(cls, *, tensors: bool = True) -> World:
@@ -76,9 +79,10 @@ class World:
         """The value of every process, in the order of ranks; every process must call."""
         if self.size == 1:
             return [value]
-        values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value)
-        return values
+        pickled: list[bytes] = [b""] * self.size
+        dist.all_gather_object(pickled, wire.dumps(value))
+        self.received["bytes"] += sum(map(len, pickled)) - len(pickled[self.rank])
+        return list(map(wire.loads, pickled))
 
     def gather_all(self, items: Iterable[Item]) -> list[Item]:
         """The items of every process in one list, in the order of ranks; every process must call."""

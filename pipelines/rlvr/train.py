@@ -183,8 +183,12 @@ class Trainer(Loop):
 
     def make_step(self, step: int) -> dict[str, float]:
         """One step, and what it costs."""
+        before = self.world.received["bytes"]
         metrics = self.step(step)
         self._spend(metrics)
+        if self.world.size > 1:
+            received = self.world.gather(self.world.received["bytes"] - before)
+            metrics["ranks/received_bytes"] = sum(received) / len(received)
         return metrics
 
     def note(self, metrics: dict[str, float]) -> str:
