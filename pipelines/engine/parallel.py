@@ -25,7 +25,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from pipelines.base.errors import ModelError
-from pipelines.engine import models, wire
+from pipelines.engine import models
 from pipelines.engine.adamw import first_row, local
 from pipelines.engine.checkpoint import Pieces, check_names, trainable_state
 from pipelines.recipe.training import GradientSync
@@ -79,6 +79,8 @@ class World:
         """The value of every process, in the order of ranks; every process must call."""
         if self.size == 1:
             return [value]
+        from pipelines.engine import wire
+
         pickled: list[bytes] = [b""] * self.size
         dist.all_gather_object(pickled, wire.dumps(value))
         self.received["bytes"] += sum(map(len, pickled)) - len(pickled[self.rank])
