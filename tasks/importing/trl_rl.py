@@ -202,6 +202,12 @@ def objective(draft: Draft) -> None:
     draft.put(".loss_aggregation", AGGREGATIONS.get(kind, "token_mean"), "loss_type")
 
 
+ADAPTIVE = {
+    "target": "entropy_target", "delta": "entropy_coef_delta", "least": "entropy_coef_min", "most": "entropy_coef_max",
+}  # fmt: skip
+"""Setting of `adaptive_entropy` → theirs."""
+
+
 def regularisers(draft: Draft) -> None:
     """The KL to the reference and the entropy."""
     config = draft.config
@@ -213,8 +219,21 @@ def regularisers(draft: Draft) -> None:
         draft.put(".credit", [{"kind": "high_entropy", "share": float(share)}], "top_entropy_quantile")
     else:
         draft.map("top_entropy_quantile", "", "changes nothing at this value")
-    if entropy:
+    adaptive = config.take("use_adaptive_entropy")
+    if adaptive:
+        part = {"kind": "adaptive_entropy", "start": entropy}
+        part |= {name: float(config.take(key)) for name, key in ADAPTIVE.items()}
+        draft.put(".auxiliary_loss", [part], "use_adaptive_entropy", "entropy_coef", *ADAPTIVE.values())
+    else:
+        for key in ("use_adaptive_entropy", *ADAPTIVE.values()):
+            draft.map(
+                key,
+                "",
+                "changes nothing at this value" if key == "use_adaptive_entropy" else "use_adaptive_entropy is false",
+            )
+    if entropy and not adaptive:
         draft.put(".auxiliary_loss", [{"kind": "entropy", "weight": entropy}], "entropy_coef")
+    if adaptive or entropy:
         if config.take("loss_type") == "dr_grpo":
             draft.leave(
                 "entropy_coef",

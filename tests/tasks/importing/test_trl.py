@@ -129,6 +129,19 @@ def test_the_entropy_is_a_mean_over_tokens(tmp_path, loss, kind):
     assert result.recipe.rlvr.auxiliary_loss == [{"kind": "entropy", "weight": 0.01}]
 
 
+def test_the_adaptive_entropy_is_skywork_s(tmp_path):
+    config = own.TRL_GRPO | {
+        "loss_type": "dapo",
+        "use_adaptive_entropy": True,
+        "entropy_coef": 0.01,
+        "entropy_target": 0.3,
+    }
+    result = own.read(tmp_path, config)
+    (part,) = result.recipe.rlvr.auxiliary_loss
+    assert part == {"kind": "adaptive_entropy", "target": 0.3, "delta": 0.005, "start": 0.01, "least": 0.0, "most": 1.0}
+    assert own.kinds(result)["use_adaptive_entropy"] == own.kinds(result)["entropy_target"] == "mapped"
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [
