@@ -12,7 +12,7 @@ import torch
 
 from pipelines.recipe.read import read_preset
 from pipelines.recipe.settings import Rlvr
-from pipelines.rlvr.algorithm import Update, assign_credit, cached_gradients, weigh
+from pipelines.rlvr.algorithm import Update, assign_credit, cached_gradients, filtered, weigh
 
 
 def outputs(ours: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
@@ -23,8 +23,7 @@ def outputs(ours: dict[str, Any], columns: dict[str, Any]) -> dict[str, Any]:
         columns: the case's, with `logp` and, where the preset reads it, `entropy`.
     """
     update = Update.of(Rlvr(**(read_preset(ours["preset"]) | ours.get("rlvr", {}))))
-    columns = columns | {"in_loss": columns["in_loss"] & update.filter(columns)}
-    columns = weigh(update, assign_credit(update, columns))
+    columns = weigh(update, assign_credit(update, filtered(update, columns)))
     logp = columns["logp"]
     values = torch.stack([logp, columns.get("entropy", torch.zeros_like(logp))], -1)
     loss, gradient = cached_gradients(update, columns, values)

@@ -15,7 +15,7 @@ from pipelines.rlvr.ops import group_rank, group_size
 @method(
     paper="2508.09726",
     title="Sample More to Think Less: Group Filtered Policy Optimization for Concise Reasoning",
-    checked="paper",
+    checked="third-party code (TRL, with its preset, 4 cases)",
     leaves_statistics=True,
 )
 def gfpo(

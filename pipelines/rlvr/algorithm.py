@@ -114,6 +114,16 @@ class Update:
         return self.objective.card.zero_gradient_at_zero_advantage and not in_loss and not self.auxiliary_loss
 
 
+def filtered(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
+    """The columns with rows taken out of the loss by the filter; where its card says so, out of the statistics too."""
+    kept = update.filter(columns)
+    columns = columns | {"in_loss": columns["in_loss"] & kept}
+    if update.filter.card.leaves_statistics:
+        columns["scored"] = columns["scored"] & kept
+        columns |= {name: columns[name] & kept[:, None] for name in ("mask", "teacher_forced")}
+    return columns
+
+
 @torch.no_grad()
 def assign_credit(update: Update, columns: dict[str, Any], watch: Watch = lambda *change: None) -> dict[str, Any]:
     """Run the slots that must see every rollout of the step: shaping, advantage, credit.

@@ -28,7 +28,7 @@ from pipelines.data.records import Problem, Stop, Trajectory, by_group
 from pipelines.engine import parallel
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr import diagnostics, function_keywords, scoring
-from pipelines.rlvr.algorithm import Update
+from pipelines.rlvr.algorithm import Update, filtered
 from pipelines.rlvr.pack import pack
 from pipelines.rlvr.text_scorer import TextScorer
 from pipelines.rlvr.windows import OpenGroup, OpenRows
@@ -199,13 +199,8 @@ class Collector:
         return [DrawnProblem(members, any(votes)) for _, (members, votes) in sorted(problems.items())]
 
     def filtered(self, columns: dict[str, Any]) -> dict[str, Any]:
-        """The columns with rows taken out of the loss by the filter; where its card says so, out of the statistics too."""
-        kept = self.update.filter(columns)
-        columns = columns | {"in_loss": columns["in_loss"] & kept}
-        if self.update.filter.card.leaves_statistics:
-            columns["scored"] = columns["scored"] & kept
-            columns |= {name: columns[name] & kept[:, None] for name in ("mask", "teacher_forced")}
-        return columns
+        """The columns after the filter (`algorithm.filtered`)."""
+        return filtered(self.update, columns)
 
     def _rollouts(self, step: int, draw: int, first: int) -> list[Trajectory]:
         """Scored rollouts of the next problems, whose groups are numbered from `first` on."""
