@@ -39,6 +39,7 @@ PARTS: dict[str, dict[str, str]] = {
     },
     "rlvr.advantage": {
         "a_grae": "pipelines.papers.a_grae:a_grae",
+        "a_star": "pipelines.papers.a_star_po:a_star",
         "adhint": "pipelines.papers.adhint:adhint_advantage",
         "archer": "pipelines.papers.archer:archer_advantage",
         "awr": "pipelines.papers.awr:awr",
@@ -138,6 +139,7 @@ PARTS: dict[str, dict[str, str]] = {
         "reason_maxxer": "pipelines.papers.reason_maxxer:reason_maxxer_loss_aggregation",
     },
     "rlvr.objective": {
+        "a_star_po": "pipelines.papers.a_star_po:a_star_po",
         "asymmetric_is": "pipelines.papers.asymmetric_is:asymmetric_is",
         "bapo": "pipelines.papers.bapo:bapo",
         "ce_gppo": "pipelines.papers.ce_gppo:ce_gppo",

@@ -25,7 +25,7 @@ GENERAL = {
     "dppo_tv", "dppo_kl", "vespo", "luspo", "gdpo", "gpg", "grpo_passk", "maxrl", "opo",
     "icepop", "decoupled_ppo", "m2po", "deepseek_v32",
     "high_entropy", "skywork_or1", "kl_cov", "ce_gppo", "dro", "gfpo",
-    "clip_cov", "asymmetric_is", "bapo", "gvpo", "delightful", "remax", "otb", "vapo",
+    "clip_cov", "asymmetric_is", "bapo", "gvpo", "delightful", "remax", "otb", "vapo", "a_star_po",
 }  # fmt: skip
 """Presets of papers that stand in none of the lists."""
 OTHERS = {"on_policy_distillation", "tree_grpo", "prime"}
