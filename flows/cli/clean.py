@@ -18,6 +18,11 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--older-than", type=positive, default=30.0, metavar="DAYS", help="not used for so many days (30)"
     )
+    parser.add_argument(
+        "--superseded",
+        action="store_true",
+        help="also registered models whose versions have no alias (candidate, champion, ...) and were never champion",
+    )
     parser.add_argument("--yes", action="store_true", help="delete; without it, only say what would be deleted")
     parser.add_argument("--json", action="store_true")
 
@@ -32,7 +37,7 @@ def command(arguments: argparse.Namespace) -> int:
     from tasks.promotion.promote import opened_registry
 
     with opened_registry() as registry:
-        planned = cleaning.plan(arguments.older_than, registry.registered())
+        planned = cleaning.plan(arguments.older_than, registry.registered(in_use=arguments.superseded))
 
     def say(each: Removable) -> None:
         if not arguments.json:

@@ -27,15 +27,30 @@ def versions_of(model_id: str) -> list[tuple[str, str]]:
 
 
 @mlflow_errors()
-def registered() -> set[str]:
-    """Ids of the LoggedModels that a version of any registered model was made from."""
+def registered(*, in_use: bool = False) -> set[str]:
+    """Ids of the LoggedModels that a version of any registered model was made from.
+
+    Args:
+        in_use: only those of versions that have an alias (champion, candidate, or one of a person's), or have been champion.
+    """
     to, ids, page = client(), set(), None
+    used = _in_use() if in_use else None
     while True:
         versions = to.search_model_versions(page_token=page)
-        ids |= {str(getattr(v, "model_id", None) or v.tags.get("whetstone.model_id")) for v in versions}
+        wanted = [v for v in versions if used is None or (v.name, str(v.version)) in used]
+        ids |= {str(getattr(v, "model_id", None) or v.tags.get("whetstone.model_id")) for v in wanted}
         page = versions.token
         if not page:
             return ids - {"None"}
+
+
+def _in_use() -> set[tuple[str, str]]:
+    """(name, version) of what has an alias or could be rolled back to."""
+    to, used = client(), set()
+    for name in names():
+        aliases = to.get_registered_model(name).aliases.values()
+        used |= {(name, str(version)) for version in [*aliases, *ledger(name).get("champions", [])]}
+    return used
 
 
 @mlflow_errors()

@@ -166,6 +166,17 @@ def test_the_command_asks_the_registry(tmp_path, monkeypatch, capsys):
     text = capsys.readouterr().out
     assert other.path.exists()
     assert f"would delete {other.name}" in text and kept.name not in text and "nothing was deleted; --yes" in text
+    for alias, gone in ((None, {kept.path, other.path}), ("candidate", {other.path})):
+        if alias:
+            client.set_registered_model_alias("toy", alias, "1")
+        with pytest.raises(SystemExit, match="0"):
+            cli.main(["clean", "--superseded", "--json"])
+        assert {f["path"] for f in json.loads(capsys.readouterr().out)["folders"]} == {str(path) for path in gone}
+    client.delete_registered_model_alias("toy", "candidate")
+    client.set_registered_model_tag("toy", "whetstone.champions", '["1"]')
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["clean", "--superseded"])
+    assert kept.name not in capsys.readouterr().out, "a rollback could give it the alias back"
     with pytest.raises(SystemExit, match="0"):
         cli.main(["clean", "--yes", "--json"])
     body = json.loads(capsys.readouterr().out)
