@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import sqlite3
 import sys
 from types import SimpleNamespace
 
@@ -11,7 +13,7 @@ import torch
 import toys
 from gpu_stand_in import as_gpu
 
-from benchmarks import overhead
+from benchmarks import growth, overhead
 from pipelines.contract.catalogue import bind, names
 
 
@@ -191,3 +193,23 @@ def test_the_roofline_of_a_gpu(begun, capsys, monkeypatch):
     assert "mfu" in told and "bandwidth_share" in told and len(waits) > 20
     block = stored["roofline-gpu-float32"]["blocks"][0]
     assert block["training"]["mfu"] > 0 and block["decoding"]["2"]["bandwidth_share"] > 0
+
+
+def test_growth_counts_rows_and_pages_of_tables_with_their_indexes(tmp_path):
+    def state(rows: int) -> dict:
+        (tmp_path / "prefect").mkdir(exist_ok=True)
+        for path in growth.DATABASES.values():
+            with contextlib.closing(sqlite3.connect(tmp_path / path)) as database, database:
+                database.execute("create table if not exists events (id integer primary key, body text)")
+                database.execute("create index if not exists by_body on events (body)")
+                database.executemany(
+                    "insert into events (body) values (?)", [("x" * 500 + str(i),) for i in range(rows)]
+                )
+        return growth.state(tmp_path)
+
+    before, after = state(10), state(200)
+    added = growth.grown(before, after, 2)
+    assert added["mlflow_tables"]["events"]["rows"] == 100
+    assert 2 * 100 * 500 < added["mlflow_tables"]["events"]["bytes"] <= added["mlflow"] == added["prefect"], (
+        "table and index"
+    )

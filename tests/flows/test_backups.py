@@ -70,6 +70,6 @@ def test_a_backup_taken_while_a_run_writes_is_a_store_to_go_on_with(tmp_path):
     again = json.loads((tmp_path / "again.json").read_text())
     assert {stage["status"] for stage in again["stages"].values()} == {"reused"}, "fetched from MLflow's files"
     told = toys.whetstone("promote", run, home=home, check=False)
-    assert told.returncode == 2 and "6 problems were asked of both alike" in told.stdout, (
+    assert told.returncode == 2 and "6 problems were asked of both alike" in told.stderr, (
         "compared, and too few to decide"
     )
