@@ -26,6 +26,7 @@ def shell(block: str, folder, env) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_a_backup_taken_while_a_run_writes_is_a_store_to_go_on_with(tmp_path):
     home, recipe = tmp_path / ".whetstone", toys.recipe(tmp_path)
