@@ -12,7 +12,7 @@ import contextlib
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from itertools import chain
@@ -178,10 +178,11 @@ class Weights:
         if world.size > 1:
             from pipelines.engine import sharded_files
 
-            self._outline = sharded_files.without_values(model)
+            self.outline = sharded_files.without_values(model)
+            """The model as it was before it was sharded, without values."""
             self._shard(unread)
             if keeps_copy:
-                self._copy = sharded_files.copy_of(self._outline, policy.device)
+                self._copy = sharded_files.copy_of(self.outline, policy.device)
                 self.refresh()
 
     def _shard(self, unread: Unread | None) -> None:
@@ -206,9 +207,23 @@ class Weights:
         (loss * self.world.size).backward()  # gradients are averaged over processes
 
     @property
+    def has_full(self) -> bool:
+        """Whether all weights are in this process."""
+        return self.world.size == 1 or self._copy is not None
+
+    @property
     def full(self) -> Any:
-        """The weights that decoding reads: the model itself, or the full copy that is kept."""
-        assert self.world.size == 1 or self._copy is not None, "no full copy of the weights is kept"
+        """The weights that decoding reads: the model itself, or the full copy that is kept.
+
+        Raises:
+            ModelError: sharded weights without a copy.
+        """
+        if not self.has_full:
+            raise ModelError(
+                "rlvr.full_copy",
+                "a method asks the policy itself, and no process has a full copy of its weights",
+                "Leave full_copy: false out.",
+            )
         return self.model if self.world.size == 1 else self._copy
 
     def _trained(self) -> dict[str, Any]:
@@ -216,6 +231,12 @@ class Weights:
         if self.world.size > 1:
             self.entry.reshard()  # a pass without gradient leaves what is not in a block whole
         return dict(self.model.named_parameters())
+
+    def gathers(self) -> Callable[[str], Tensor]:
+        """What gathers a weight or buffer by its name; every process must call it, for the same names in the same order."""
+        self._trained()
+        values = dict(self.model.named_parameters(remove_duplicate=False)) | dict(self.model.named_buffers())
+        return lambda name: _full(values[name]).detach()
 
     @torch.no_grad()
     def _gather_into(self, copied: Any) -> None:
@@ -245,7 +266,7 @@ class Weights:
         from pipelines.engine import sharded_files
 
         absent = first and self.world.rank > 0
-        copied = None if absent else sharded_files.copy_of(self._outline, self.policy.device)
+        copied = None if absent else sharded_files.copy_of(self.outline, self.policy.device)
         self._gather_into(copied)
         yield copied
 
@@ -254,19 +275,22 @@ class Weights:
         if self.world.size == 1:
             models.save_model(self.model, tokenizer, folder, about)
             return
+        if self.world.rank == 0:
+            models.save_around(self.outline, tokenizer, folder, about)
+        self.write(folder)
+
+    def write(self, folder: Path) -> None:
+        """Write sharded weights and their configuration into a folder as `save_pretrained` does; every process must call."""
         from pipelines.engine import sharded_files
 
-        network, first = self._outline, self.world.rank == 0
-        if not sharded_files.stored_as_they_are(network):
-            with self.gathered(first=True) as model:
-                if model is not None:
-                    models.save_model(model, tokenizer, folder, about)
+        first = self.world.rank == 0
+        if sharded_files.stored_as_they_are(self.outline):
+            sharded_files.write(self.outline, folder, self.gathers(), first=first)
             return
-        self._trained()  # shards are what is left
-        values = dict(self.model.named_parameters(remove_duplicate=False)) | dict(self.model.named_buffers())
-        if first:
-            models.save_around(network, tokenizer, folder, about)
-        sharded_files.write(network, folder, lambda name: _full(values[name]), first=first)
+        with self.gathered(first=True) as model:
+            if model is not None:
+                model.generation_config = self.outline.generation_config  # `save` has set its ids
+                model.save_pretrained(folder)
 
     def state(self) -> dict[str, Tensor]:
         """What training changes: all weights, or the adapters alone under LoRA; each as its shard where they are sharded."""

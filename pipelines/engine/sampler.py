@@ -33,6 +33,12 @@ VOCABULARY = 1 << 32
 """More than any vocabulary: `row * VOCABULARY + token` is unique to the pair."""
 
 
+def context_of(model: PreTrainedModel | Guided) -> int:
+    """Most tokens of a conversation."""
+    configs = [part.config.get_text_config() for part in parts(model)]
+    return min(int(getattr(config, "max_position_embeddings", 0) or 1 << 30) for config in configs)
+
+
 class TorchSampler:
     """Samples from a transformers model with the weights that are trained.
 
@@ -59,7 +65,7 @@ class TorchSampler:
         self.device = next(model.parameters()).device
         self.stop = torch.tensor(sorted(stop), dtype=torch.int64, device=self.device)
         configs = [part.config.get_text_config() for part in parts(model)]
-        self.context = min(int(getattr(config, "max_position_embeddings", 0) or 1 << 30) for config in configs)
+        self.context = context_of(model)
         self.pads = True
         if not all(keeps_keys_alone(part) for part in parts(model)):
             from pipelines.engine import recurrent

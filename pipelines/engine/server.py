@@ -28,6 +28,7 @@ from pipelines.contract.rollout import Completion
 from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Stop
 from pipelines.engine import parallel, server_endpoint, server_probe, server_transfer
+from pipelines.engine.pushed import Pushed, ShardedWeights, WholeWeights
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server_endpoint import Endpoint, Unreachable
 from pipelines.engine.server_probe import Probe
@@ -109,11 +110,16 @@ class ServerSampler:
         return self._decoded_s + (time.perf_counter() - began if began is not None else 0.0)
 
     def push(self, model: Any, tokenizer: Any) -> None:
-        """Write the weights where the servers read them, have them loaded, and check that they are; every process must call."""
+        """Write the weights where the servers read them, have them loaded, and check that they are; every process must call.
+
+        Args:
+            model: whole, or `ShardedWeights`.
+        """
+        pushed = model if isinstance(model, ShardedWeights) else WholeWeights(model, self.world)
         if self.world.rank == 0:
-            self._push(model, tokenizer)
+            self._push(pushed, tokenizer)
         if self.world.size > 1:  # where the first process failed, the others wait here until they are ended with it
-            self._follow(self.world.gather(self._state() if self.world.rank == 0 else None)[0])
+            self._follow(pushed.shared(self._state() if self.world.rank == 0 else None))
 
     def _state(self) -> dict[str, Any]:
         """What the other processes need to ask the servers too."""
@@ -131,33 +137,33 @@ class ServerSampler:
             endpoint = self.endpoints[number]
             endpoint.alive, endpoint.about, endpoint.adapter = alive, about, adapter
 
-    def _write(self, model: Any, tokenizer: Any) -> str:
+    def _write(self, pushed: Pushed, tokenizer: Any) -> str:
         """Write what is trained to the servers' folder, file by file at once; the adapters' name, "" for whole weights."""
         adapter = f"push-{secrets.token_hex(4)}" if self.lora_rank else ""
         target = self.folder / adapter
         target.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".push-", dir=self.folder) as building:
             if self.lora_rank:
-                model.save_pretrained(building, save_embedding_layers=False)
+                pushed.model.save_pretrained(building, save_embedding_layers=False)
             else:
-                model.save_pretrained(building)
+                pushed.write(Path(building))
                 tokenizer.save_pretrained(building)
             for path in sorted(Path(building).iterdir()):
                 os.replace(path, target / path.name)
         return adapter
 
-    def _push(self, model: Any, tokenizer: Any) -> None:
+    def _push(self, pushed: Pushed, tokenizer: Any) -> None:
         began = time.perf_counter()
         starts = any(e.process is not None and not e.process.running for e in self.endpoints)
-        adapter = self._write(model, tokenizer) if self.lora_rank or starts else ""
+        adapter = self._write(pushed, tokenizer) if self.lora_rank or starts else ""
         writing_s = time.perf_counter() - began
-        self._bring_up(model.config)
+        self._bring_up(pushed.config)
         began = time.perf_counter()
         self.metrics = {"server/dropped": float(sum(not endpoint.alive for endpoint in self.endpoints))}
-        sent = self._send(model)
+        sent = self._send(pushed)
         others = [endpoint for endpoint in self._living() if endpoint not in sent]
         if others and not (self.lora_rank or starts):
-            self._write(model, tokenizer)
+            self._write(pushed, tokenizer)
 
         def load(endpoint: Endpoint) -> None:
             try:
@@ -170,7 +176,7 @@ class ServerSampler:
 
         self._at_once(load, others)
         self.metrics["time/push_s"] = writing_s + time.perf_counter() - began
-        self._check(model)
+        self._check(pushed)
         for older in self.folder.glob("push-*"):
             if older.name != adapter:
                 shutil.rmtree(older, ignore_errors=True)
@@ -180,12 +186,12 @@ class ServerSampler:
         with ThreadPoolExecutor(len(self.endpoints)) as pool:
             return list(pool.map(ask, endpoints))
 
-    def _send(self, model: Any) -> list[Endpoint]:
+    def _send(self, pushed: Pushed) -> list[Endpoint]:
         """Send the weights to the servers that take them so; returns those that have them."""
         transfers = [self.transfers[e.name] for e in self._living() if e.name in self.transfers]
         if not transfers:
             return []
-        source = server_transfer.Source(model)
+        source = pushed.source()
         try:
             update = source.update()
         except Declined as why:
@@ -214,7 +220,8 @@ class ServerSampler:
 
         with ThreadPoolExecutor(len(transfers)) as pool:
             begun = [t for t, ready in zip(transfers, pool.map(begin, transfers), strict=True) if ready]
-            server_transfer.broadcast(begun, source)
+            if begun:
+                server_transfer.broadcast(begun, source)
             return [t.endpoint for t, done in zip(begun, pool.map(end, begun), strict=True) if done]
 
     def _use_folder(self, endpoint: Endpoint, why: str) -> None:
@@ -239,12 +246,12 @@ class ServerSampler:
         if endpoint.process is not None:
             endpoint.process.end()
 
-    def _check(self, model: Any) -> None:
+    def _check(self, pushed: Pushed) -> None:
         """Have every server say the fixed sequences' log-probabilities."""
-        tokens = server_probe.sequences(model.config.get_text_config().vocab_size, self.context)
-        trainer = server_probe.trainer_logps(model, tokens, self.dtype)
+        tokens = server_probe.sequences(pushed.config.get_text_config().vocab_size, self.context)
+        trainer = pushed.logps(tokens, self.dtype)
         unknown = {self._coarser(endpoint) for endpoint in self._living() if endpoint.name not in self.probes}
-        rounding = server_probe.rounding_of(model, tokens) if "bfloat16" in unknown else 0.0
+        rounding = server_probe.rounding_of(pushed.logps, tokens) if "bfloat16" in unknown else 0.0
 
         def weights_mismatch(endpoint: Endpoint) -> float | None:
             try:

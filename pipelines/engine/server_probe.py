@@ -12,6 +12,7 @@ bfloat16, and by 0.11 in a server whose norms and residuals are rounded too. So 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -57,13 +58,27 @@ def trainer_logps(model: Any, tokens: list[list[int]], dtype: str) -> Tensor:
     with torch.no_grad(), autocast(dtype, device):
         logits = torch.func.functional_call(model, weights, kwargs={"input_ids": ids, "use_cache": False}).logits
     model.train(was_training)
+    return chosen_logps(logits, ids)
+
+
+def chosen_logps(logits: Tensor, ids: Tensor) -> Tensor:
+    """Log-probability of each token but the first at temperature 1, float32 [N], nats.
+
+    Args:
+        logits: [rows, tokens, vocabulary].
+        ids: int64 [rows, tokens].
+    """
     logp = logits[:, :-1].float().log_softmax(-1).gather(2, ids[:, 1:, None])
     return logp.flatten().cpu()
 
 
-def rounding_of(model: Any, tokens: list[list[int]]) -> float:
-    """Mean |bfloat16 - float32| of the trainer's own values, nats."""
-    return float((trainer_logps(model, tokens, "bfloat16") - trainer_logps(model, tokens, "float32")).abs().mean())
+def rounding_of(logps: Callable[[list[list[int]], str], Tensor], tokens: list[list[int]]) -> float:
+    """Mean |bfloat16 - float32| of the trainer's own values, nats.
+
+    Args:
+        logps: (tokens, dtype) → `trainer_logps` of the model.
+    """
+    return float((logps(tokens, "bfloat16") - logps(tokens, "float32")).abs().mean())
 
 
 class Probe:

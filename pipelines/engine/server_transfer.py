@@ -59,11 +59,12 @@ class Source:
     """A model's tensors as a checkpoint has them: tied ones once, by the names of the family's files.
 
     Args:
-        model: of transformers, whole in this process.
+        model: of transformers, whole in this process; or without values.
+        gather: where it has none, name → the tensor, made when it is its turn.
     """
 
-    def __init__(self, model: Any) -> None:
-        self.model = model
+    def __init__(self, model: Any, gather: Callable[[str], Tensor] | None = None) -> None:
+        self.model, self._gather = model, gather
         ignored = set(model._keys_to_ignore_on_save or ())
         stored = {name: tensor for name, tensor in model.state_dict().items() if name not in ignored}
         self.weights = remove_tied_weights_from_state_dict(stored, model)
@@ -77,7 +78,7 @@ class Source:
         if getattr(self.model, "hf_quantizer", None) is not None:
             raise Declined("the model's weights are quantized")
         shapes = {name: tensor.to("meta") for name, tensor in self.weights.items()}
-        sent = dict(self._named(shapes))
+        sent = dict(self._named(shapes.items()))
         reverted = revert_weight_conversion(self.model, shapes)
         if {n: t.shape for n, t in sent.items()} != {n: t.shape for n, t in reverted.items()}:
             raise Declined("the tensors of this family's files are made of several of the model's")
@@ -85,10 +86,11 @@ class Source:
         return Update(list(sent), dtypes, [list(tensor.shape) for tensor in sent.values()])
 
     def __iter__(self) -> Iterator[tuple[str, Tensor]]:
-        return self._named(self.weights)
+        gather = self._gather or self.weights.__getitem__
+        return self._named((name, gather(name)) for name in self.weights)
 
-    def _named(self, tensors: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
-        for name, tensor in tensors.items():
+    def _named(self, tensors: Iterable[tuple[str, Tensor]]) -> Iterator[tuple[str, Tensor]]:
+        for name, tensor in tensors:
             yield from revert_weight_conversion(self.model, {name: tensor}).items()
 
 

@@ -286,7 +286,15 @@ def _check_phases(method: Bound) -> None:
 
 
 def _check_server(rl: s.Rlvr, bound: dict[str, Any]) -> None:
-    """What a decoding server cannot do."""
+    """What a decoding server cannot do, and what only one can."""
+    if not rl.full_copy and (rl.sampler is None or rl.lora is not None):
+        raise RecipeError(
+            "rlvr.full_copy",
+            "adapters are merged into a full copy"
+            if rl.lora
+            else "decoding in the stage's own processes reads the full copy",
+            "Leave full_copy out" + ("." if rl.lora else ", or add a `sampler`."),
+        )
     if rl.sampler is None:
         return
     if rl.sampling.adaptive is not None:

@@ -218,6 +218,9 @@ class Rlvr(TrainSettings):
     samplers that are another engine; the credit part `truncated_is` then corrects the mismatch."""
     sampler: Server | None = None
     """Decode on a vLLM server; default: in the trainer's own process, with the weights that are trained."""
+    full_copy: bool = free(True)
+    """Where several processes train: each keeps a full copy of the weights, which decoding and methods that ask the policy itself read.
+    false, with a server and without adapters: no process has it, and weights go to the servers tensor by tensor."""
     staleness: int = Field(0, ge=0, le=64)
     """With a server: steps that the weights a batch is sampled with are behind those that it trains; meanwhile the trainer
     continues. 0: sampling and training take turns."""

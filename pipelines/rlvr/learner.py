@@ -103,8 +103,8 @@ class Learner:
         for provider in self.providers.values():
             provider.setup(context)
         self.weights = parallel.Weights(
-            self.model, self.policy, world, unread=unread, keeps_copy=True, gradient_sync=settings.gradient_sync
-        )
+            self.model, self.policy, world, unread=unread, keeps_copy=settings.full_copy, gradient_sync=settings.gradient_sync,
+        )  # fmt: skip
         self.optimizer = optimizer.make(self.model, settings.optimizer)
         self.warm_up = max((provider.warm_up for provider in self.providers.values()), default=0)
         """First steps in which the providers are fitted and the policy stands still: they have no place in its schedule."""

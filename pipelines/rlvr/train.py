@@ -20,7 +20,7 @@ from pipelines.data.records import Stop, Trajectory
 from pipelines.engine import distribution, models, parallel
 from pipelines.engine.loop import Loop
 from pipelines.engine.policy import causal_lm
-from pipelines.engine.sampler import TorchSampler
+from pipelines.engine.sampler import TorchSampler, context_of
 from pipelines.recipe.corrected import samples as samples_with
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_providers
@@ -70,15 +70,10 @@ class Trainer(Loop):
             problems={int(p.uid[:15], 16): p for p in self.problems},
         )  # fmt: skip
         self.weights, self.optimizer, self.stepper = self.learner.weights, self.learner.optimizer, self.learner.stepper
-        decoded = causal_lm(self.weights.full)
+        decoded = causal_lm(self.weights.full if self.weights.has_full else self.weights.outline)
         stop = models.stop_ids(decoded, self.tokenizer)
-        own = TorchSampler(
-            decoded, stop=stop, pad=self.tokenizer.pad_token_id, dtype=model.dtype, rows=rlvr.decode_rows,
-            fixed=None if rlvr.cuda_graphs else False,
-        )  # fmt: skip
-        self.learner.release_memory = own.release
-        self.server = self._server(stop, own.context, start) if rlvr.sampler else None
-        self.sampler: Sampler = self.server or own
+        self.server = self._server(stop, context_of(decoded), start) if rlvr.sampler else None
+        self.sampler: Sampler = self.server or self._own_sampler(decoded, stop)
         self.log = OutputLog(self.work / "out" / REPORT)
         hidden = [each.method.settings.get("function") for each in self.monitors.watched]
         self.hidden_functions = {name: load_function(name, "rlvr.monitors") for name in hidden if name}
@@ -105,6 +100,15 @@ class Trainer(Loop):
         """A method's provider may copy the policy at the start, too."""
         providers = bind_providers(self.settings, self.update.bound())
         return super().needs_values() or ", ".join(f"{bound.name} starts from the policy" for bound in providers)
+
+    def _own_sampler(self, decoded: Any, stop: list[int]) -> TorchSampler:
+        """The sampler in this process."""
+        own = TorchSampler(
+            decoded, stop=stop, pad=self.tokenizer.pad_token_id, dtype=self.model_settings.dtype, rows=self.settings.decode_rows,
+            fixed=None if self.settings.cuda_graphs else False,
+        )  # fmt: skip
+        self.learner.release_memory = own.release
+        return own
 
     def _server(self, stop: list[int], context: int, start: str) -> ServerSampler:
         """The sampler on a decoding server; its code is loaded only where a recipe names one."""
@@ -322,12 +326,20 @@ class Trainer(Loop):
             self.learner.policy.sampling = batch.sampling
             return batch
         if self.server is not None:
-            self.server.push(self.learner.weights.full, self.tokenizer)
+            self.server.push(self._pushed(), self.tokenizer)
         self.learner.policy.sampling = self.collector.begin(self.learner.updates_done)
         self._setup()
         batch = self.collector.collect(step)
         batch.metrics |= self.server.metrics if self.server is not None else {}
         return batch
+
+    def _pushed(self) -> Any:
+        """The weights as a server is given them."""
+        if self.weights.has_full:
+            return self.weights.full
+        from pipelines.engine.pushed import ShardedWeights
+
+        return ShardedWeights(self.weights)
 
     def _setup(self) -> None:
         """Once in a run, before its first step: the methods' `setup`."""

@@ -95,6 +95,8 @@ def _changes(node: Node, prompt_tokens: int | None, device: Device) -> Iterator[
             yield f"decode_rows={rows}", {"decode_rows": rows}
     if not isinstance(section, Sample) and section.gradient_sync == "update":
         yield "gradient_sync=pass", {"gradient_sync": "pass"}
+    if isinstance(section, Rlvr) and section.sampler is not None and section.full_copy and section.processes > 1:
+        yield "full_copy=false", {"full_copy": False}
     if isinstance(section, Rlvr) and section.cuda_graphs and device.gpu:
         yield "cuda_graphs=false", {"cuda_graphs": False}
 

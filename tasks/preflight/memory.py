@@ -28,7 +28,8 @@ come while activations go. A commit holds weights, optimizer, its copy and the g
 weights, optimizer, packed weights and cache. The peak is the process and the largest of the three; where the disk is so
 slow that a whole step passes while a commit is written, up to the copy's size comes on top.
 With `processes: n` each process has an n-th of weights, gradients, optimizer and commit, and during a pass the embedding, the head
-and two blocks in full. RLVR keeps a full copy beside them, which decoding reads. With `gradient_sync: update` gradients are not divided.
+and two blocks in full. RLVR keeps a full copy beside them (`full_copy`), which decoding reads.
+With `gradient_sync: update` gradients are not divided.
 A phase of its own, "gathered", has all weights once where no copy is kept: adapters are loaded whole, and they and reward models saved
 whole.
 On a GPU the copy of a commit is on the host, beside the process; the driver's own memory on the GPU is counted as PROCESS too. Where a
@@ -273,7 +274,9 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
     weights = (stored + (2 if value < stored else 0)) * as_numbers * load.decoded
     weights += int(FOUR_BITS * (shape.parameters - as_numbers)) * load.decoded
     if load.trains and shards > 1:
-        weights = (weights if isinstance(section, Rlvr) else 0) + _sharded(shape, shards, stored, value)
+        weights = (weights if isinstance(section, Rlvr) and section.full_copy else 0) + _sharded(
+            shape, shards, stored, value
+        )
     weights += stored * shape.parameters * load.models
     cached = value if device.gpu else 4
     packs = (

@@ -17,10 +17,12 @@ from torch.utils._pytree import tree_leaves
 
 from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
-from pipelines.engine import models, parallel, sharded_files
+from pipelines.engine import models, parallel, server_probe, sharded_files
 from pipelines.engine.policy import Policy
+from pipelines.engine.pushed import ShardedWeights
 
 TRAFFIC = "traffic"
+PROBED = [[5, 6, 7, 8]]
 
 
 class Held(TorchDispatchMode):
@@ -118,6 +120,18 @@ def main() -> None:
         full = {name: weight.nbytes for name, weight in whole.named_parameters()}
         with Held() as writing:
             weights.save(tokenizer, folder / "out" / family, {})
+        pushed = ShardedWeights(weights)
+        (folder / "pushed" / family).mkdir(parents=True, exist_ok=True)
+        with Held() as pushing:
+            if world.rank == 0:
+                for _, tensor in pushed.source():
+                    del tensor
+                pushed.write(folder / "pushed" / family)
+            pushed.shared(None)
+        with Held() as probing:
+            logps = pushed.logps(PROBED, "float32") if world.rank == 0 else None
+            pushed.shared(None)
+        assert logps is None or torch.equal(logps, server_probe.trainer_logps(whole, PROBED, "float32"))
         for name, weight in weights._trained().items():
             assert torch.equal(weight.full_tensor(), whole.get_parameter(name)), name
         buffers = dict(network.named_buffers())
@@ -128,7 +142,8 @@ def main() -> None:
             with torch.no_grad():
                 assert torch.equal(copied(ids).logits, whole(ids).logits)
         measured[family] = {
-            "reading": reading.peak, "writing": writing.peak, "shard": shard, "largest": max(full.values()),
+            "reading": reading.peak, "writing": writing.peak, "pushing": pushing.peak, "probing": probing.peak,
+            "shard": shard, "largest": max(full.values()),
             "whole": sum(full.values()),
         }  # fmt: skip
     measured[TRAFFIC] = traffic(folder / sys.argv[2], world)

@@ -327,11 +327,18 @@ def serving(*arguments):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("lora", [False, pytest.param(True, marks=pytest.mark.long)], ids=["whole weights", "adapters"])
-def test_two_processes_decode_on_the_server_that_the_first_one_started(tmp_path, start, lora):
-    """Sharded weights are gathered and pushed by the first; both ranks' prompts are answered with them."""
-    more = ["rlvr.processes=2", "rlvr.steps=3", "rlvr.optimizer.learning_rate=0.01", *([LORA] if lora else [])]
-    work = toys.job(tmp_path / "w", start, serving(), *more)
+@pytest.mark.parametrize(
+    "more",
+    [
+        pytest.param("rlvr.full_copy=true", id="whole weights", marks=pytest.mark.long),
+        pytest.param("rlvr.full_copy=false", id="tensor by tensor"),
+        pytest.param(LORA, id="adapters", marks=pytest.mark.long),
+    ],
+)
+def test_two_processes_decode_on_the_server_that_the_first_one_started(tmp_path, start, more):
+    """Sharded weights are pushed by the first, into the folder and then by transfer; both ranks' prompts are answered with them."""
+    changes = ["rlvr.processes=2", "rlvr.steps=3", "rlvr.optimizer.learning_rate=0.01", more]
+    work = toys.job(tmp_path / "w", start, serving(), *changes)
     done = subprocess.run(
         [sys.executable, "-m", "pipelines.stage.launch", "pipelines.rlvr", work],
         capture_output=True, text=True, timeout=300, env=toys.environment(OMP_NUM_THREADS="1"), check=False,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.base.errors import StaleWeights
-from pipelines.engine.server_probe import BOUNDS, FROZEN, Probe, rounding_of, sequences
+from pipelines.engine.server_probe import BOUNDS, FROZEN, Probe, rounding_of, sequences, trainer_logps
 
 TOKENS = 124
 ROUNDING = {"float32": 5e-7, "bfloat16": 0.015}
@@ -82,10 +83,10 @@ def test_a_model_that_amplifies_rounding_is_judged_by_its_own():
 def test_the_rounding_is_that_of_the_model():
     model = toys.model("llama")
     tokens = sequences(100, 64)
-    low = rounding_of(model, tokens)
+    low = rounding_of(partial(trainer_logps, model), tokens)
     with torch.no_grad():
         model.get_output_embeddings().weight.mul_(8)
-    assert 0 < low < rounding_of(model, tokens)
+    assert 0 < low < rounding_of(partial(trainer_logps, model), tokens)
 
 
 def test_a_step_without_an_update_is_no_fault():
@@ -109,6 +110,6 @@ def test_the_sequences_are_always_the_same_and_fit():
 def test_rounding_of_weights_stored_in_bfloat16_is_against_float32_arithmetic():
     """Compared with itself such a model would show no rounding at all, and a server's would be a fault."""
     model, tokens = toys.model().to(torch.bfloat16), sequences(100, 30)
-    stored = rounding_of(model, tokens)
+    stored = rounding_of(partial(trainer_logps, model), tokens)
     assert stored > 1e-4
-    assert stored == pytest.approx(rounding_of(model.float(), tokens), rel=1.0)
+    assert stored == pytest.approx(rounding_of(partial(trainer_logps, model.float()), tokens), rel=1.0)

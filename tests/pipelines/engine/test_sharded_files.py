@@ -60,7 +60,9 @@ def test_two_processes_hold_their_shards_and_one_tensor(tmp_path):
             tensor = 4 * bytes_["largest"]  # as it is read, and as it is looked through in float64
             assert bytes_["shard"] < 0.55 * bytes_["whole"], family
             assert bytes_["reading"] < bytes_["shard"] + tensor < 0.75 * bytes_["whole"], family
-            assert bytes_["writing"] < tensor < 0.2 * bytes_["whole"], family
+            for what in ("writing", "pushing"):  # a tensor is written or sent while the next one is gathered
+                assert bytes_[what] < 1.5 * tensor < 0.3 * bytes_["whole"], (family, what)
+            assert bytes_["probing"] < 0.5 * bytes_["whole"], f"{family}: the ends, a block, and what it computes"
     for family in FAMILIES:
         path = tmp_path / family
         one = models.load_model(path, Model(path=str(path)))

@@ -217,6 +217,11 @@ def test_a_part_that_could_change_nothing_is_refused(tmp_path, overrides, words)
             ["rlvr.lora={load_in_4bit: true}", "rlvr.sampler={url: 'http://localhost:8000', weights: w}"],
             r"rlvr\.lora\.load_in_4bit: a decoding server .* leave `sampler` out",
         ),
+        (["rlvr.full_copy=false"], r"rlvr\.full_copy: decoding in the stage's own processes .* or add a `sampler`"),
+        (
+            ["rlvr.full_copy=false", "rlvr.lora={rank: 2}", "rlvr.sampler={url: 'http://localhost:8000', weights: w}"],
+            r"rlvr\.full_copy: adapters are merged into a full copy",
+        ),
         (["sft.lora={load_in_4bit: true, use_dora: true}"], r"sft\.lora: use_dora needs the lengths of matrices"),
         (["sft.lora={quantize: 4bit}"], r"sft\.lora\.quantize: no such field\. It is called load_in_4bit here"),
     ],

@@ -60,6 +60,8 @@ def test_gpus_of_servers_and_refused_settings_are_left_out(recipe):
     assert offered()["rlvr.processes"] == "rlvr.processes=4"
     served = "rlvr.sampler={serve: {count: 1}}"
     assert offered(served, "rlvr.mismatch.on_breach=warn")["rlvr.processes"] == "rlvr.processes=3"
+    several = offered(served, "rlvr.mismatch.on_breach=warn", "rlvr.processes=2")
+    assert several["rlvr.full_copy"] == "rlvr.full_copy=false" and "rlvr.full_copy" not in offered("rlvr.processes=2")
     assert "rlvr.decode_rows" not in offered(served, "rlvr.mismatch.on_breach=warn"), "servers decode"
     assert "rlvr.processes" not in offered("rlvr.window=0.5"), "rows that go on are kept by one process"
     assert "rlvr.processes" not in offered("rlvr.lora={rank: 4, load_in_4bit: true}")

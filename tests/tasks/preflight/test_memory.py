@@ -120,6 +120,9 @@ def test_decoding(tmp_path):
     assert halved.optimizer == needs.optimizer // 2 and halved.weights > needs.weights
     served = planned(tmp_path, "rlvr", "rlvr.sampler={serve: true}", "rlvr.old_logp=trainer")
     assert served.cache == 0 and served.packed == 0
+    beside = ["rlvr.processes=2", "rlvr.sampler={serve: true}", "rlvr.old_logp=trainer"]
+    copied, shards = (planned(tmp_path, "rlvr", *beside, f"rlvr.full_copy={copy}") for copy in ("true", "false"))
+    assert copied.weights == shards.weights + needs.weights
     reference = planned(tmp_path, "rlvr", "rlvr.divergence={kind: k3, weight: 0.1}")
     assert reference.weights == 2 * needs.weights
     assert planned(tmp_path, "rlvr", "rlvr.staleness=2").weights == 3 * needs.weights, "a copy for each step behind"
