@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import torch
 from pydantic import Field
 
-from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
 from pipelines.contract.method import Method
@@ -37,7 +36,8 @@ class a_star(Method):
 
     V* is the value of the policy that maximises reward - beta KL: with a large beta the mean of the rewards, with a small one the largest.
     So a group of one is enough in every step. Rows of a problem whose drawn answers all have reward 0 leave the loss with `unsolved: false`
-    (the paper's filter of unsolvable problems, which its released script leaves off). The scores are those of the reward, without shaping.
+    (the paper's filter of unsolvable problems, which its released script leaves off); rows of a problem of which no drawn answer could be
+    scored always do. The scores are those of the reward, without shaping.
     """
 
     def __init__(
@@ -63,20 +63,18 @@ class a_star(Method):
         >>> [round(float(x), 5) for x in part(torch.tensor([1.0]), torch.tensor([7]), one[0], one)]  # V* = 0.5 log((e^2 + 1) / 2)
         [0.28311, 1.0]
         """
-        value, solved = torch.zeros(len(reward), dtype=torch.float64), scored.clone()
+        value = torch.zeros(len(reward), dtype=torch.float64)
+        known, solved = scored.clone(), torch.ones_like(scored)
         for problem_id in problem[scored].unique().tolist():
             scores = self.scores.get(str(problem_id))
             if not scores:
-                raise RecipeError(
-                    "rlvr.advantage",
-                    f"a_star has no scored answer for problem {problem_id}: the starting policy's were all unscored",
-                    "Raise a_star's `samples`, or look at the verifier.",
-                )
+                known[problem == problem_id] = False
+                continue
             rewards = torch.tensor(scores, dtype=torch.float64) / self.beta
             value[problem == problem_id] = self.beta * (rewards.logsumexp(0) - math.log(len(scores)))
             solved[problem == problem_id] &= self.unsolved or any(scores)
-        inside = mask & scored[:, None]
-        return (reward - value).float()[:, None] * inside, (mask & solved[:, None]).float()
+        inside = mask & known[:, None]
+        return torch.where(inside, (reward - value).float()[:, None], 0.0), (inside & solved[:, None]).float()
 
     def state_dict(self) -> dict[str, Any]:
         """The starting policy's scores by problem."""

@@ -8,7 +8,6 @@ import pytest
 import torch
 import toys
 
-from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 
 
@@ -36,10 +35,12 @@ def test_problems_that_the_starting_policy_never_solved_leave_the_loss():
     assert part(columns([1.0, 0.0], [3, 4]))[1].tolist() == [[1.0, 1.0], [0.0, 0.0]]
 
 
-def test_a_problem_without_a_scored_answer_is_told():
+def test_problems_without_a_scored_answer_leave_the_loss():
     part = bind("rlvr.advantage", "a_star")
-    with pytest.raises(RecipeError, match="no scored answer for problem 9"):
-        part(columns([1.0], [9]))
+    part.fn.scores = {"3": [1.0, 0.0]}
+    advantage, share = part(columns([1.0, 1.0], [3, 9]))
+    assert advantage[1].tolist() == [0.0, 0.0] and advantage[0, 0] > 0
+    assert share.tolist() == [[1.0, 1.0], [0.0, 0.0]]
 
 
 def test_a_run_asks_the_starting_policy_once_and_trains_on_groups_of_one(tmp_path, start):
