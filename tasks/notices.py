@@ -28,7 +28,6 @@ from pipelines.recipe.settings import Email, Notify
 from tasks.tracking import links
 
 log = logging.getLogger("whetstone.notices")
-Channel = tuple[str, Callable[["Message", Notify], None], Callable[[Notify], None]]
 LONGEST = 3000
 """Characters of a message."""
 _under_way: list[tuple[threading.Thread, float]] = []
@@ -55,13 +54,30 @@ class _NoRedirect(urllib.request.HTTPRedirectHandler):
         return None
 
 
+@dataclass(frozen=True)
+class Channel:
+    """A way to people."""
+
+    name: str
+    variables: list[str]
+    """Environment variables that it needs."""
+    send: Callable[[Message, Notify], None]
+    reach: Callable[[Notify], None]
+    """Tries it without a message."""
+
+    @property
+    def unset(self) -> list[str]:
+        """The variables that are not there."""
+        return [name for name in self.variables if not os.environ.get(name)]
+
+
 def tell(settings: Notify | None, message: Message) -> None:
     """Send a message on every channel, in threads of their own; what goes wrong is one line of the log."""
     if settings is None or message.event not in settings.events:
         return
-    for name, send, _ in channels(settings):
+    for channel in channels(settings):
         thread = threading.Thread(
-            target=_try, args=(name, send, message, settings), daemon=True, name=f"message {name}"
+            target=_try, args=(channel, message, settings), daemon=True, name=f"message {channel.name}"
         )
         thread.start()
         _under_way.append((thread, time.monotonic() + settings.timeout_s))
@@ -104,8 +120,8 @@ def finish() -> None:
 
 def now(settings: Notify, message: Message) -> Iterator[tuple[str, str | None]]:
     """Send a message on every channel, one after the other: (channel, what went wrong or None)."""
-    for name, send, _ in channels(settings):
-        yield name, _fault(partial(send, message, settings), settings)
+    for channel in channels(settings):
+        yield channel.name, _fault(partial(channel.send, message, settings), settings)
 
 
 def reached(settings: Notify) -> Iterator[tuple[str, str | None]]:
@@ -113,31 +129,30 @@ def reached(settings: Notify) -> Iterator[tuple[str, str | None]]:
 
     A mail server is logged in to. Of a webhook only the host is tried: whether it knows the address shows when a message is sent.
     """
-    for name, _, reach in channels(settings):
-        yield name, _fault(partial(reach, settings), settings)
+    for channel in channels(settings):
+        yield channel.name, _fault(partial(channel.reach, settings), settings)
 
 
 def unset(settings: Notify) -> list[str]:
     """Environment variables that the section names and that are not there."""
-    mail = settings.email
-    named = [settings.webhook_env, *((mail.user_env, mail.password_env) if mail else ())]
-    return [name for name in named if name and not os.environ.get(name)]
+    return [name for channel in channels(settings) for name in channel.unset]
 
 
 def channels(settings: Notify) -> list[Channel]:
-    """Each channel's name, what sends on it, and what tries it."""
-    listed: list[Channel] = []
+    """What the section names."""
+    listed, mail = [], settings.email
     if settings.webhook_env:
-        listed.append((f"webhook of {settings.webhook_env}", _post, _reach_webhook))
-    if settings.email:
-        listed.append((f"mail to {', '.join(settings.email.to)}", _mail, _reach_mail))
+        listed.append(Channel(f"webhook of {settings.webhook_env}", [settings.webhook_env], _post, _reach_webhook))
+    if mail:
+        secrets = [name for name in (mail.user_env, mail.password_env) if name]
+        listed.append(Channel(f"mail to {', '.join(mail.to)}", secrets, _mail, _reach_mail))
     return listed
 
 
-def _try(name: str, send: Callable[[Message, Notify], None], message: Message, settings: Notify) -> None:
-    fault = _fault(partial(send, message, settings), settings)
+def _try(channel: Channel, message: Message, settings: Notify) -> None:
+    fault = _fault(partial(channel.send, message, settings), settings)
     if fault is not None:
-        log.warning("%s: %r was not sent: %s", name, message.event, fault)
+        log.warning("%s: %r was not sent: %s", channel.name, message.event, fault)
 
 
 def _fault(action: Callable[[], None], settings: Notify) -> str | None:
@@ -156,9 +171,9 @@ def _fault(action: Callable[[], None], settings: Notify) -> str | None:
 
 
 def _secrets(settings: Notify) -> list[str]:
-    mail = settings.email
-    named = [settings.webhook_env, mail.password_env if mail else None, mail.user_env if mail else None]
-    return [value for name in named if name and (value := os.environ.get(name, ""))]
+    """Values of the variables, the longest first: one may be a part of another."""
+    named = [name for channel in channels(settings) for name in channel.variables]
+    return sorted((value for name in named if (value := os.environ.get(name, ""))), key=len, reverse=True)
 
 
 def _value(name: str) -> str:

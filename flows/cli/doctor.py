@@ -153,15 +153,15 @@ def messages(recipe: Recipe) -> list[Finding]:
 
     if recipe.notify is None:
         return [Finding("ok", f"notify: {recipe.name} has no such section, so nobody is told of its runs")]
+    unset = {channel.name for channel in notices.channels(recipe.notify) if channel.unset}
     findings = []
     for channel, fault in notices.reached(recipe.notify):
         if fault is None:
             findings.append(Finding("ok", f"notify, {channel}: reached; `whetstone notify` sends a test message"))
             continue
-        unset = "has no" in fault
         fix = (
             "set it here and where `whetstone worker` starts"
-            if unset
+            if channel in unset
             else "correct the section notify, or the variable"
         )
         findings.append(Finding("fail", f"notify, {channel}: {fault}", fix))

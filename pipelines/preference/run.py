@@ -108,9 +108,13 @@ class Trainer(FixedDataLoop):
                 done += len(micro_batch.items) * self.world.size
                 progress = min(done // len(kinds), len(items))
                 self.report.progress(progress, len(items), f"reference log-probs of {split}", unit="item")
-        every = torch.full((len(examples.tokens), *([2] if self.heads else [])), float("nan"))
-        for rows, logp in self.world.gather_all(scored):
-            every[rows] = logp
+        return self._on_every_process(examples, scored, *([len(SCORES)] if self.heads else []))
+
+    def _on_every_process(self, examples: Examples, scored: list[tuple[list[int], Tensor]], *width: int) -> Tensor:
+        """What the processes have scored, by row, [R, *width]; NaN for rows that none has. Every process must call."""
+        every = torch.full((len(examples.tokens), *width), float("nan"))
+        for rows, values in self.world.gather_all(scored):
+            every[rows] = values
         return every
 
     def _passes_of(
@@ -246,10 +250,7 @@ class Trainer(FixedDataLoop):
             (_answers(examples, micro_batch.items), self._log_probs(micro_batch).cpu())
             for micro_batch, _ in self._passes_of(examples, items, _answers)
         ]
-        every = torch.full((len(examples.tokens),), float("nan"))
-        for rows, logp in self.world.gather_all(scored):
-            every[rows] = logp
-        return every
+        return self._on_every_process(examples, scored)
 
     def _columns(
         self, examples: Examples, part: list[int], scores: dict[str, Tensor], reference: Tensor | None

@@ -81,35 +81,32 @@ def variant(draft: Draft, loss: dict[str, Any]) -> list[str]:
     """Turn `dpo` into what other fields of theirs make of it; the fields that were read."""
     config = draft.config
     divergence = config.take("f_divergence_type")
-    changes: list[tuple[str, dict[str, Any]]] = []
+    changes: list[tuple[list[str], dict[str, Any]]] = []
     if divergence == "js_divergence":
-        changes.append(("f_divergence_type", {"kind": "f_dpo", "divergence": "jensen_shannon"}))
+        changes.append((["f_divergence_type"], {"kind": "f_dpo", "divergence": "jensen_shannon"}))
     elif divergence == "forward_kl":
-        changes.append(("f_divergence_type", {"kind": "f_dpo", "alpha": 1.0}))
+        changes.append((["f_divergence_type"], {"kind": "f_dpo", "alpha": 1.0}))
     elif divergence == "alpha_divergence":
         alpha = 1 - float(config.take("f_alpha_divergence_coef"))
         if 0 <= alpha <= 1:
-            changes.append(("f_divergence_type", {"kind": "f_dpo", "alpha": alpha}))
+            changes.append((["f_divergence_type", "f_alpha_divergence_coef"], {"kind": "f_dpo", "alpha": alpha}))
         else:
             draft.leave(
                 "f_alpha_divergence_coef", "ours are from the reverse to the forward KL", "Give one from 0 to 1."
             )
     if config.take("ld_alpha") is not None:
-        changes.append(("ld_alpha", {"kind": "ld_dpo", "alpha": float(config.take("ld_alpha"))}))
+        changes.append((["ld_alpha"], {"kind": "ld_dpo", "alpha": float(config.take("ld_alpha"))}))
     if config.take("use_weighting"):
-        changes.append(("use_weighting", {"kind": "wpo"}))
+        changes.append((["use_weighting"], {"kind": "wpo"}))
     read: list[str] = []
-    for key, change in changes:
+    for fields, change in changes:
         if loss["kind"] != "dpo" or "length_normalised" in loss:
             draft.leave(
-                key,
+                fields[0],
                 f"ours has it with DPO's loss alone, and not with {loss['kind']}",
                 f"Use {change['kind']} alone, and compare.",
             )
             continue
         loss.update(change)
-        read += [
-            key,
-            *(["f_alpha_divergence_coef"] if divergence == "alpha_divergence" and key == "f_divergence_type" else []),
-        ]
+        read += fields
     return read

@@ -225,14 +225,11 @@ def regularisers(draft: Draft) -> None:
         part |= {name: float(config.take(key)) for name, key in ADAPTIVE.items()}
         draft.put(".auxiliary_loss", [part], "use_adaptive_entropy", "entropy_coef", *ADAPTIVE.values())
     else:
-        for key in ("use_adaptive_entropy", *ADAPTIVE.values()):
-            draft.map(
-                key,
-                "",
-                "changes nothing at this value" if key == "use_adaptive_entropy" else "use_adaptive_entropy is false",
-            )
-    if entropy and not adaptive:
-        draft.put(".auxiliary_loss", [{"kind": "entropy", "weight": entropy}], "entropy_coef")
+        draft.map("use_adaptive_entropy", "", "changes nothing at this value")
+        for key in ADAPTIVE.values():
+            draft.map(key, "", "use_adaptive_entropy is false")
+        if entropy:
+            draft.put(".auxiliary_loss", [{"kind": "entropy", "weight": entropy}], "entropy_coef")
     if adaptive or entropy:
         if config.take("loss_type") == "dr_grpo":
             draft.leave(

@@ -57,11 +57,12 @@
   });
   const shade = (value, largest, above, below) =>
     value && largest ? `rgba(${value > 0 ? above : below},${(0.45 * Math.abs(value)) / largest})` : "transparent";
+  const known = (value) => value !== null && value !== undefined;
   const colour = (text) => {
     const letters = Array.from(text.textContent);
     let at = 0;
     text.replaceChildren(...JSON.parse(text.dataset.tokens).map(([length, advantage, mismatch]) => {
-      const token = document.createElement("span"), known = (value) => value !== null && value !== undefined;
+      const token = document.createElement("span");
       token.textContent = letters.slice(at, (at += length)).join("");
       token.style.setProperty("--a", shade(advantage, Number(tools.dataset.largest), "26,127,55", "207,34,46"));
       token.style.setProperty("--m", shade(mismatch, Number(tools.dataset.mismatch), "0,114,178", "213,94,0"));
