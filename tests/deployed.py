@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.error
 import urllib.request
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -106,12 +107,12 @@ class Deployed:
                         left.kill()
 
     def ask(self, path: str, body: Any = None, method: str | None = None) -> Any:
-        """Prefect's API."""
+        """Prefect's API, asked again as Prefect's own client asks: on a busy machine SQLite keeps it waiting up to a minute."""
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(
             self.api + path, data, {"content-type": "application/json"}, method=method or ("POST" if data else "GET")
         )
-        for again in range(10):  # its SQLite database is locked now and then on a busy machine: 503
+        for again in range(10):
             try:
                 with urllib.request.urlopen(request, timeout=60) as reply:
                     text = reply.read()
@@ -120,12 +121,16 @@ class Deployed:
                 if error.code != 503 or again == 9:
                     raise
                 time.sleep(1)
+            except TimeoutError as error:
+                if again == 4:
+                    raise AssertionError(self.said()) from error
         return json.loads(text) if text else None
 
     def submit(self, deployment: str, **parameters: Any) -> str:
         """A run of "flow/deployment", as soon as a worker takes it; returns its id."""
         about = self.ask(f"/deployments/name/{deployment}")
-        return self.ask(f"/deployments/{about['id']}/create_flow_run", {"parameters": parameters})["id"]
+        body = {"parameters": parameters, "idempotency_key": uuid.uuid4().hex}  # one run, however often it is asked for
+        return self.ask(f"/deployments/{about['id']}/create_flow_run", body)["id"]
 
     def state(self, run: str) -> str:
         """Type of a flow run's state, such as RUNNING."""
