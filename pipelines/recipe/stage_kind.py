@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pipelines.base import plugins
-from pipelines.base.errors import RecipeError, UserError, did_you_mean
+from pipelines.base.errors import Problem, RecipeError, UserError, did_you_mean
 from pipelines.base.files import read_object
 from pipelines.base.plugins import Origin
 from pipelines.base.project import ROOT
@@ -226,6 +226,10 @@ class Kind:
 
     def provenance(self, node: Node) -> Iterable[Provenance]:
         """What the rewards are made from that the stage learns from; nothing where it learns from none."""
+        return ()
+
+    def problems(self, node: Node) -> Iterable[Problem]:
+        """What of this machine stands against the stage, which `whetstone plan` shows; fields begin with the stage's name."""
         return ()
 
     def check(self, node: Node) -> None:
@@ -475,11 +479,7 @@ def core_kinds() -> dict[str, Kind]:
 
 
 def kind_of_run(name: str, makes: str = "") -> Kind:
-    """The kind of a stage that has run; where no plug-in of this process brings it, one of which only this is known.
-
-    Args:
-        makes: what the run says that it makes.
-    """
+    """The kind of a stage that has run; where no plug-in of this process brings it, one of which only this and what it `makes` is known."""
     known = stage_kinds().get(name)
     if known is None:
         known = Kind()

@@ -2,6 +2,7 @@
 
 Start it in a session of its own, with this process's pid in the environment variable `owner.PARENT`. When that process
 ends, however, or when this one gets SIGTERM, the program is asked to leave and then killed with everything it started.
+This process ends with its group, so the program's exit code goes to the file that `EXIT_FILE` names, if it does.
 """
 
 from __future__ import annotations
@@ -12,17 +13,22 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import Any, NoReturn
 
 from pipelines.base import owner
 
+EXIT_FILE = "WHETSTONE_EXIT_FILE"
+"""Environment variable: a file for the program's exit code."""
+ENDED = "ended with code"
+"""In the line that this process says at the end."""
 GRACE_S = 5.0
 """From SIGTERM to SIGKILL; a program that leaves by itself removes its shared memory."""
 
 
 def main() -> None:
     """Run the command to its end, and leave nothing of its process group behind."""
-    parent = int(os.environ.pop(owner.PARENT))
+    parent, exit_file = int(os.environ.pop(owner.PARENT)), os.environ.pop(EXIT_FILE, None)
     ended = threading.Event()
     child: subprocess.Popen[bytes] | None = None
 
@@ -42,7 +48,9 @@ def main() -> None:
     )
     code = child.wait()
     ended.set()
-    print(f"{sys.argv[1]} ended with code {code}", file=sys.stderr, flush=True)
+    if exit_file is not None:
+        Path(exit_file).write_text(str(code))
+    print(f"{sys.argv[1]} {ENDED} {code}", file=sys.stderr, flush=True)
     _kill_group()
 
 

@@ -234,6 +234,7 @@ def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
     elif isinstance(node.settings, Evaluate):
         yield from _evaluate(node.name, node.settings, questions)
     yield from _processes(node)
+    yield from node.kind.problems(node)
     if node.asks_endpoints:
         from tasks.preflight import endpoints
 

@@ -1,0 +1,1 @@
+"""Training by another project's trainer: its command between our data and our evaluation."""

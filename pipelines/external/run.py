@@ -1,0 +1,247 @@
+"""The stage: rows, reward file and configuration out; the trainer's run; metrics and model in."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import shutil
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from pipelines.base.errors import UserError
+from pipelines.base.project import python
+from pipelines.contract.model_settings import Model
+from pipelines.external import config, metrics, model, rows, trainer, whetstone_reward
+from pipelines.external.adapter import Adapter, adapter
+from pipelines.external.found import found_version, resolved_python
+from pipelines.external.settings import External
+from pipelines.stage.owned import ENDED
+from pipelines.stage.report import SPOOL, Report, lines_of
+
+log = logging.getLogger("whetstone")
+DATA_PLACEHOLDERS = ("model", "train_file", "val_file", "reward_file")
+"""What the user's configuration may put elsewhere than the adapter would."""
+
+
+@dataclass
+class Stage:
+    """One run of a trainer, perhaps in several attempts.
+
+    Args:
+        work: the stage's folder; what the trainer reads and writes is below `trainer`, and stays for the next attempt.
+    """
+
+    settings: External
+    job: dict[str, Any]
+    start: str
+    work: Path
+    report: Report
+    reported: dict[int, set[str]] = field(default_factory=dict)
+    """Step → metrics that are in the spool: a trainer that resumes makes steps again, whose first values stand."""
+    checkpoints_before: tuple[str, ...] = ()
+    """The checkpoints at the last look."""
+
+    def __post_init__(self) -> None:
+        self.adapter: Adapter = adapter(self.settings.trainer)
+        self.folder = self.work / "trainer"
+        self.output, self.export, self.exit_file = (self.folder / name for name in ("output", "export", "exit_code"))
+        self.last_line = ""
+        self.output.mkdir(parents=True, exist_ok=True)
+        for line in lines_of(self.work / SPOOL):
+            if line["kind"] == "metrics":
+                self.reported.setdefault(line["step"], set()).update(line["values"])
+        about = self.settings.metrics
+        kind = about.kind or self.adapter.metrics
+        pattern = about.path or (metrics.EVENTS if kind == "tensorboard" else self.adapter.metrics_path)
+        self.reader = metrics.READERS[kind](self.output, pattern) if kind in metrics.READERS else None
+
+    @property
+    def checkpoints(self) -> str | None:
+        """Glob of the trainer's checkpoints."""
+        return self.settings.checkpoints or self.adapter.checkpoints
+
+    def values(self, attempt: int) -> dict[str, Any]:
+        """What the placeholders stand for."""
+        files = {name: str(self.folder / f"{name}.parquet") for name in ("train", "val")}
+        name = Path(self.settings.config).name if self.settings.config else ""
+        return {
+            "model": self.start, "train_file": files["train"], "val_file": files["val"], "output": str(self.output),
+            "reward_file": str(self.folder / "whetstone_reward.py"), "folder": str(self.folder), "config": str(self.folder / name),
+            "python": resolved_python(self.settings.python), "seed": self.job["seed"], "attempt": attempt,
+            "export": str(self.export), "checkpoint": str(model.newest(self.output, self.checkpoints) or self.output),
+        }  # fmt: skip
+
+    def prepare(self) -> int:
+        """Write what the trainer reads; returns how many rows it trains on."""
+        settings, data = self.settings, Path(self.job["inputs"]["data"])
+        count = rows.write(data, settings.split, self.folder / "train.parquet", self.adapter, settings.columns)
+        rows.write(
+            data, settings.heldout or settings.split, self.folder / "val.parquet", self.adapter, settings.columns
+        )
+        shutil.copyfile(str(whetstone_reward.__file__), self.folder / "whetstone_reward.py")
+        about = self.folder / "whetstone_judge.json"
+        about.write_text(
+            json.dumps({"plugins": self.job.get("plugins", []), "sandbox": self.job.get("sandbox", "auto")})
+        )
+        started = {
+            "command": python("pipelines.external.judge", str(about)),
+            "environment": {"PYTHONPATH": "", "OMP_NUM_THREADS": "1", "PYTHONHOME": ""},
+            "folder": str(Path.cwd()),
+        }
+        (self.folder / "whetstone_reward.json").write_text(json.dumps(started))
+        self.adapter.write_extras(self.folder)
+        return count
+
+    def command(self, values: dict[str, Any]) -> list[str]:
+        """Write the configuration of an attempt and say how the trainer is started."""
+        settings = self.settings
+        resumes = model.newest(self.output, self.checkpoints) is not None
+        resuming = settings.resume_arguments if settings.resume_arguments is not None else self.adapter.resume_arguments
+        command = [*(settings.command or self.adapter.command)]
+        path = self.folder / (Path(settings.config).name if settings.config else "config")
+        fields, text = config.read(Path(settings.config).expanduser()) if settings.config else ({}, None)
+        if fields is None:
+            path.write_text(config.filled(text, values))
+            written = []
+        else:
+            fields = self.told(fields, command)
+            written = self.adapter.write_config(config.filled(fields, values), path)
+        parts = config.filled([*command, *settings.overrides, *(resuming if resumes else ())], values)
+        return [str(part) for part in [*parts[: len(command)], *written, *parts[len(command) :]]]
+
+    def told(self, fields: dict[str, Any], command: list[str]) -> dict[str, Any]:
+        """The user's fields with what the trainer must be told beside them."""
+        used = config.names_in([fields, command, self.settings.overrides])
+        for dotted, value in self.adapter.told.items():
+            names = config.names_in(value) & {*DATA_PLACEHOLDERS}
+            if not config.has(fields, dotted) and not (names and names <= used):
+                config.put(fields, dotted, value)
+        return fields
+
+    def train(self) -> int:
+        """Run the trainer until it has ended well; returns the attempts that this took.
+
+        Raises:
+            UserError: it has not, or a metric that must be a number is none.
+        """
+        settings = self.settings
+        until = time.monotonic() + settings.time_limit_s if settings.time_limit_s else None
+        for attempt in range(1, settings.retries + 2):
+            values = self.values(self._attempt_number())
+            command = self.command(values)
+            environment = config.filled({**self.adapter.environment, **settings.environment}, values)
+            own = {name: str(each) for name, each in environment.items()}
+            log.info("the trainer starts: %s", " ".join(command))
+            ended = trainer.run(command, self.exit_file, own, self.look, hang_s=settings.hang_limit_s, until=until)
+            if not ended.why:
+                self._require_metrics()
+                return attempt
+            self.report.event(f"the trainer {ended.why}", attempt=attempt)
+            if ended.late or attempt > settings.retries:
+                raise self._failed(ended, attempt)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _attempt_number(self) -> int:
+        """1 for the first start of the trainer in this folder, and one more with each other; files of an attempt bear it."""
+        path = self.folder / "attempts"
+        number = int(path.read_text()) + 1 if path.exists() else 1
+        path.write_text(str(number))
+        return number
+
+    def _failed(self, ended: trainer.Ended, attempts: int) -> UserError:
+        if ended.late:
+            return UserError(
+                "external.time_limit_s",
+                f"the trainer ran past {self.settings.time_limit_s:g} seconds",
+                "Give it more time; it goes on from its own checkpoint when the recipe is run again.",
+            )
+        if ended.hung:
+            return UserError(
+                "external.hang_limit_s",
+                f"the trainer showed nothing new for {self.settings.hang_limit_s:g} seconds (attempt {attempts})",
+                "Read its output in the stage's log, or give it more time.",
+            )
+        return UserError(
+            "external.command",
+            f"the trainer {ended.why} (attempt {attempts}): {self.last_line[-300:]}",
+            "Read its output in the stage's log; run the recipe again to go on from its own checkpoint.",
+        )
+
+    def look(self, lines: list[str]) -> bool:
+        """Report the metrics that have come; whether there were any, or a new checkpoint.
+
+        Raises:
+            UserError: a metric that must be a number is none.
+        """
+        said = [line.strip() for line in lines if line.strip() and ENDED not in line]
+        self.last_line = said[-1] if said else self.last_line
+        arrived = self.reader.new() if self.reader else [value for line in lines for value in metrics.of_console(line)]
+        steps: dict[int, dict[str, float]] = {}
+        for step, name, value in arrived:
+            if name in self.settings.metrics.finite and not math.isfinite(value):
+                raise UserError(
+                    "external.metrics.finite",
+                    f"{name} is {value} at step {step}",
+                    "Lower the learning rate, or look into the data.",
+                )
+            if math.isfinite(value) and metrics.tracked(name) not in self.reported.get(step, ()):
+                steps.setdefault(step, {})[metrics.tracked(name)] = value
+        for step, values in sorted(steps.items()):
+            self.reported.setdefault(step, set()).update(values)
+            self.report.metrics(step, values)
+            self.report.progress(step, self.settings.steps or step, "training")
+        checkpoints = tuple(sorted(map(str, self.output.glob(self.checkpoints)))) if self.checkpoints else ()
+        before, self.checkpoints_before = self.checkpoints_before, checkpoints
+        return bool(arrived) or checkpoints != before
+
+    def _require_metrics(self) -> None:
+        written = set().union(*self.reported.values())
+        for name in self.settings.metrics.finite:
+            if metrics.tracked(name) not in written:
+                raise UserError(
+                    "external.metrics.finite",
+                    f"the trainer has not written {name}",
+                    "Correct its name, or metrics.path.",
+                )
+
+    def hand_on(self, settings: Model) -> None:
+        """Export the model where that takes a command of its own, check it and put it into the artifact.
+
+        Raises:
+            UserError: the command fails, or the model is none.
+        """
+        own, values, folder = self.settings, self.values(1), self.output
+        pattern = own.result or self.adapter.result or ""
+        if own.export is not None:
+            shutil.rmtree(self.export, ignore_errors=True)
+            self.export.mkdir()
+            command = [str(part) for part in config.filled(own.export, values)]
+            environment = {name: str(each) for name, each in config.filled(own.environment, values).items()}
+            ended = trainer.run(command, self.exit_file, environment, lambda lines: False, hang_s=own.hang_limit_s)
+            if ended.why:
+                raise UserError("external.export", f"the command {ended.why}", "Read its output in the stage's log.")
+            folder, pattern = self.export, own.result or "."
+        chosen = folder if pattern == "." else model.newest(folder, pattern)
+        about = {"stage": "external", "trainer": own.trainer, "version": found_version(own)}
+        model.take(chosen, f"{folder}/{pattern}", self.start, self.work / "out" / "model", settings, about)
+
+
+def run(settings: External, job: dict[str, Any], start: str, work: Path, report: Report) -> dict[str, float]:
+    """Train, and write `out/model`.
+
+    Args:
+        start: the model that is trained: a folder or hub name.
+        work: the stage's folder.
+
+    Raises:
+        UserError: the data, the trainer or its model will not do; names the field and the fix.
+    """
+    stage = Stage(settings, job, start, work, report)
+    count = stage.prepare()
+    attempts = stage.train()
+    stage.hand_on(Model.model_validate(job["settings"]["model"]))
+    steps = max(stage.reported, default=0)
+    return {"steps": float(steps), "attempts": float(attempts), "rows": float(count)}
