@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import re
 import tomllib
@@ -78,6 +79,20 @@ def check_names(field: str, value: Any, known: set[str] | None = None) -> None:
     for name in sorted(names_in(value) - names):
         fix = did_you_mean(name, names)
         raise RecipeError(field, f"there is no placeholder {{{name}}}", f"{fix} Write {{{{ and }}}} for braces.")
+
+
+def of(setting: str | dict[str, Any] | None) -> tuple[dict[str, Any] | None, str | None]:
+    """Fields or text of the setting `config`.
+
+    Raises:
+        RecipeError: as `read`.
+    """
+    return read(Path(setting).expanduser()) if isinstance(setting, str) else (copy.deepcopy(setting or {}), None)
+
+
+def name_of(setting: str | dict[str, Any] | None) -> str:
+    """What the file is called in the stage's folder."""
+    return Path(setting).name if isinstance(setting, str) else "config.json"
 
 
 def read(path: Path) -> tuple[dict[str, Any] | None, str | None]:

@@ -36,7 +36,7 @@ class ExternalKind(Kind):
         model, in_key = model_settings(node)
         in_key["external", "version"] = found_version(own)
         files = _scripts(own)
-        if own.config is not None and Path(own.config).expanduser().is_file():
+        if isinstance(own.config, str) and Path(own.config).expanduser().is_file():
             files["external.config"] = str(Path(own.config).expanduser())
             in_key["external", "config"] = Path(own.config).suffix
         return Reads(
@@ -64,14 +64,10 @@ class ExternalKind(Kind):
                 "a trainer is told a folder or a name without its revision",
                 "Download it, and name the folder.",
             )
-        if own.trainer == "verl" and own.config is not None and Path(own.config).suffix not in (".yaml", ".yml"):
-            raise RecipeError(
-                "external.config", f"{own.config} is no YAML file", "Write verl's fields as YAML, or as `overrides`."
-            )
-        if own.trainer == "prime_rl" and own.config is not None and Path(own.config).suffix != ".toml":
-            raise RecipeError(
-                "external.config", f"{own.config} is no TOML file", "Write it as prime-rl's examples are written."
-            )
+        forms = {"verl": ("YAML", ".yaml", ".yml"), "prime_rl": ("TOML", ".toml")}
+        form, *suffixes = forms.get(own.trainer, ("",))
+        if form and isinstance(own.config, str) and Path(own.config).suffix not in suffixes:
+            raise RecipeError("external.config", f"{own.config} is no {form} file", f"{own.trainer} reads {form}.")
         _check_placeholders(own)
 
     def problems(self, node: Node) -> Iterator[Problem]:
@@ -128,16 +124,13 @@ def _config_problems(node: Node, own: External) -> Iterator[Problem]:
     """What is wrong with the trainer's configuration as a file."""
     from pipelines.external import config
 
-    if own.config is None:
-        return
-    path = Path(own.config).expanduser()
-    if not path.is_file():
+    if isinstance(own.config, str) and not Path(own.config).expanduser().is_file():
         yield Problem(
             f"{node.name}.config", f"there is no file {own.config}", "Paths are relative to the working folder."
         )
         return
     try:
-        fields, text = config.read(path)
+        fields, text = config.of(own.config)
         config.check_names(
             "external.config", text if fields is None else fields, {*config.PLACEHOLDERS} - {"checkpoint", "export"}
         )

@@ -88,6 +88,7 @@ ADAPTER = PrimeRl(
         "run.name": "run",
         "ckpt": {},
         "weight_broadcast.type": "filesystem",
+        "orchestrator.renderer.name": "default",  # a folder's name says nothing of its template
         "orchestrator.train.source": [
             {
                 "name": "whetstone",

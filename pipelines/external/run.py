@@ -66,10 +66,10 @@ class Stage:
     def values(self, attempt: int) -> dict[str, Any]:
         """What the placeholders stand for."""
         files = {name: str(self.folder / f"{name}.parquet") for name in ("train", "val")}
-        name = Path(self.settings.config).name if self.settings.config else ""
+        written = self.folder / config.name_of(self.settings.config)
         return {
             "model": self.start, "train_file": files["train"], "val_file": files["val"], "output": str(self.output),
-            "reward_file": str(self.folder / "whetstone_reward.py"), "folder": str(self.folder), "config": str(self.folder / name),
+            "reward_file": str(self.folder / "whetstone_reward.py"), "folder": str(self.folder), "config": str(written),
             "python": resolved_python(self.settings.python), "seed": self.job["seed"], "attempt": attempt,
             "export": str(self.export), "checkpoint": str(model.newest(self.output, self.checkpoints) or self.output),
         }  # fmt: skip
@@ -101,8 +101,8 @@ class Stage:
         resumes = model.newest(self.output, self.checkpoints) is not None
         resuming = settings.resume_arguments if settings.resume_arguments is not None else self.adapter.resume_arguments
         command = [*(settings.command or self.adapter.command)]
-        path = self.folder / (Path(settings.config).name if settings.config else "config")
-        fields, text = config.read(Path(settings.config).expanduser()) if settings.config else ({}, None)
+        path = self.folder / config.name_of(settings.config)
+        fields, text = config.of(settings.config)
         if fields is None:
             path.write_text(config.filled(text, values))
             written = []

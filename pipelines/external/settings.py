@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
@@ -32,8 +32,8 @@ class External(Settings):
     """The Python of the trainer's environment: a path, or a program on PATH."""
     command: list[Line] | None = Field(None, min_length=1, max_length=1000)
     """Program and arguments, run without a shell; default: the trainer's own."""
-    config: Line | None = None
-    """A file in the trainer's own form (YAML, TOML, JSON or text), whose texts may have placeholders."""
+    config: Line | dict[str, Any] | None = None
+    """The trainer's configuration: its fields, or a file in its own form (YAML, TOML, JSON or text). Texts may have placeholders."""
     overrides: list[Line] = Field([], max_length=1000)
     """Arguments after those of `command`, in the trainer's own form, such as `trainer.total_epochs=2`."""
     resume_arguments: list[Line] | None = Field(None, max_length=100)

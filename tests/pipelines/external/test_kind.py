@@ -1,0 +1,142 @@
+"""What a plan says of a stage that another trainer does, and what its key holds."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+import toys
+import yaml
+
+from pipelines.base.errors import RecipeError
+from pipelines.external import found
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
+from tasks import keys
+from tasks.keys import stage_key
+
+STAGE = {
+    "python": sys.executable,
+    "command": ["{python}", "train.py", "{config}"],
+    "package": "pydantic",
+    "result": "*",
+}
+
+
+def recipe(folder: Path, **changes):
+    body = yaml.safe_load(toys.recipe(folder).read_text())
+    sections = {kind: body.pop(kind) for kind in ("curate", "sft", "rlvr", "evaluate")}
+    stages = {
+        "data": {"kind": "curate", **sections["curate"]},
+        "cold": {"kind": "sft", "data": "data", **sections["sft"]},
+        "rl": {"kind": "external", "data": "data", "model": "cold", **STAGE, **changes},
+        "scores": {"kind": "evaluate", "models": ["cold", "rl"], **sections["evaluate"]},
+    }
+    path = folder / "external.yaml"
+    path.write_text(yaml.safe_dump({**body, "stages": stages}))
+    return read_recipe(path)
+
+
+def key(folder: Path, digest: str = "a", **changes) -> str:
+    return stage_key(keys.key_parts(recipe(folder, **changes), "rl", {"data": digest, "model": "b"}))
+
+
+def problems(folder: Path, **changes) -> list[str]:
+    node = recipe(folder, **changes).node("rl")
+    return [str(problem) for problem in node.kind.problems(node)]
+
+
+def test_its_key_holds_what_decides_on_the_model_and_nothing_else(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("pass")
+    (tmp_path / "c.toml").write_text("lr = 1")
+    first = key(tmp_path, config="c.toml")
+    same = {"retries": 3, "hang_limit_s": 5, "time_limit_s": 9, "steps": 7}
+    assert key(tmp_path, config="c.toml", **same) == first
+    others = [
+        key(tmp_path, "c", config="c.toml"),
+        key(tmp_path, config="c.toml", version="2"),
+        key(tmp_path, config={"lr": 1}),
+    ]
+    (tmp_path / "c.toml").write_text("lr = 2")
+    others.append(key(tmp_path, config="c.toml"))
+    (tmp_path / "c.toml").write_text("lr = 1")
+    (tmp_path / "train.py").write_text("print()")
+    others.append(key(tmp_path, config="c.toml"))
+    assert len({first, *others}) == 6
+
+
+def test_its_key_holds_the_verifiers_of_the_data_and_the_trainers_version(tmp_path, monkeypatch):
+    parts = keys.key_parts(recipe(tmp_path), "rl", {"data": "a", "model": "b"})
+    assert "pipelines.verifiers.reasoning_gym" in parts["source"] and "pipelines.verifiers.sql" not in parts["source"]
+    assert "pipelines.external.generic" in parts["source"] and "pipelines.external.verl" not in parts["source"]
+    version = parts["chosen"]["external"]["version"]
+    assert version == found.version(sys.executable, "pydantic") != found.ABSENT
+    monkeypatch.setattr(found, "version", lambda *asked: "other")
+    assert key(tmp_path) != stage_key(parts)
+
+
+def test_the_version_is_asked_of_the_trainers_python(tmp_path):
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    assert found.version(str(python), "pydantic") == found.version(sys.executable, "pydantic")
+    assert found.version(str(python), "no-such-package") == found.ABSENT
+    assert found.version(str(tmp_path / "gone"), "pydantic") == found.ABSENT
+
+
+def test_a_plan_says_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert problems(tmp_path) == []
+    assert "rl.python: there is no program /gone/python" in problems(tmp_path, python="/gone/python")[0]
+    assert "rl.command: there is no program torchrunner" in problems(tmp_path, command=["torchrunner"])[0]
+    assert "the package no-such is not installed" in problems(tmp_path, package="no-such")[0]
+    assert problems(tmp_path, package="no-such", version="sha256:1") == []
+    assert "rl.config: there is no file c.yaml" in problems(tmp_path, config="c.yaml")[0]
+    (tmp_path / "c.yaml").write_text("a: [")
+    assert "c.yaml cannot be read" in problems(tmp_path, config="c.yaml")[0]
+    (tmp_path / "c.yaml").write_text("a: '{trian_file}'")
+    (told,) = problems(tmp_path, config="c.yaml")
+    assert "rl.config: there is no placeholder {trian_file}. Did you mean 'train_file'?" in told
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"overrides": ["x={modle}"]}, "rl.overrides: there is no placeholder {modle}"),
+        ({"command": ["run", "{checkpoint}"]}, "rl.command: there is no placeholder {checkpoint}"),
+        ({"columns": {"question": "promt"}}, "rl.columns.question: a row has no 'promt'"),
+        ({"split": "gone"}, "rl.split: data makes no split called 'gone'"),
+        ({"heldout": "train"}, "rl.heldout"),
+        ({"model": "base"}, "must be trained before"),
+    ],
+)
+def test_what_cannot_run_is_refused(tmp_path, changes, words):
+    with pytest.raises(RecipeError) as error:
+        check(recipe(tmp_path, **changes))
+    assert words in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"command": None}, "has none of its own"),
+        ({"package": None}, "needs version or package"),
+        ({"result": None}, "needs the glob"),
+        ({"trainer": "verl", "columns": {"a": "text"}}, "only trainer: generic reads them"),
+    ],
+)
+def test_a_generic_trainer_says_everything(tmp_path, changes, words):
+    with pytest.raises(RecipeError, match=words):
+        recipe(tmp_path, **changes)
+
+
+@pytest.mark.parametrize("name", ["verl", "prime_rl"])
+def test_the_recipes_say_what_is_not_installed(name):
+    read = read_recipe(toys.ROOT / "recipes" / f"external_{name}.yaml", ["rl.python=/gone/python"])
+    check(read)
+    node = read.node("rl")
+    assert [problem.field for problem in node.kind.problems(node)] == ["rl.python"]
+    assert json.dumps(keys.key_parts(read, "rl", {"data": "a"})["chosen"]["external"]["version"]) == '"absent"'
