@@ -176,8 +176,8 @@ class Stage:
         Raises:
             UserError: a metric that must be a number is none.
         """
-        said = [line.strip() for line in lines if line.strip() and ENDED not in line]
-        self.last_line = said[-1] if said else self.last_line
+        printed = [line.strip() for line in lines if line.strip() and ENDED not in line]
+        self.last_line = printed[-1] if printed else self.last_line
         arrived = self.reader.new() if self.reader else [value for line in lines for value in metrics.of_console(line)]
         steps: dict[int, dict[str, float]] = {}
         for step, name, value in arrived:

@@ -9,6 +9,7 @@ from pipelines import environments
 from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.contract.catalogue import origin
 from pipelines.recipe.resolve import resolve
+from pipelines.recipe.server import Server
 from pipelines.recipe.slots import MONITORS
 from pipelines.recipe.source import sources_of
 from pipelines.recipe.stage_kind import DATA, PAIRED, SAMPLES, ModelFiles, Place
@@ -228,6 +229,16 @@ def processes(node: Node) -> int:
     for name in node.kind.processes_field.split("."):
         value = getattr(value, name, None)
     return 1 if value is None else int(value)
+
+
+def samplers(node: Node) -> Iterator[tuple[str, Server]]:
+    """The decoding servers of a stage, each with its field."""
+    settings = node.settings
+    difficulty = getattr(settings, "difficulty", None)
+    for field, section in ((node.name, settings), (f"{node.name}.difficulty", difficulty)):
+        sampler = getattr(section, "sampler", None)
+        if isinstance(sampler, Server):
+            yield f"{field}.sampler", sampler
 
 
 def check_quantized(section: str, settings: Any) -> None:

@@ -26,14 +26,14 @@ from pipelines.recipe.read import Recipe
 from pipelines.recipe.settings import Curate, Evaluate, Rlvr
 from pipelines.recipe.slots import terms_of
 from pipelines.recipe.source import sources_of
-from pipelines.recipe.stage_checks import is_quantized, processes
+from pipelines.recipe.stage_checks import is_quantized, processes, samplers
 from pipelines.recipe.stage_kind import DATA, Node
 from pipelines.sandbox import SandboxError, isolation
 from pipelines.verifiers import SANDBOXED
 from tasks import environment, keys, machine
 from tasks.preflight import corpora as preflight_corpora
 from tasks.preflight import data as preflight_data
-from tasks.preflight import estimate, hub_cache, memory, probe, server
+from tasks.preflight import estimate, memory, probe
 from tasks.preflight import rewards as preflight_rewards
 from tasks.preflight import rules as preflight_rules
 from tasks.preflight.answers import Asked
@@ -242,7 +242,9 @@ def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
     for files in node.kind.reads(node).models.values():
         if files.place[0] == node.kind.name and node.kind.makes != DATA:
             yield from _hub(".".join(map(str, (node.name, *files.place[1:]))), str(files.path), "model")
-    for field, sampler in server.samplers(node):
+    for field, sampler in samplers(node):
+        from tasks.preflight import server
+
         yield from server.problems(field, sampler, processes(node))
 
 
@@ -358,6 +360,8 @@ def _model(recipe: Recipe, questions: list[Question]) -> Iterator[Problem]:
         return
     local = gguf_of(path) or Path(path).expanduser()
     if not local.exists():
+        from tasks.preflight import hub_cache
+
         local = hub_cache.downloaded(path, model.revision) or local
     if local.exists():
         about = {"path": str(local), **render, "trust_remote_code": model.trust_remote_code}

@@ -10,19 +10,8 @@ from pathlib import Path
 from pipelines.base.errors import Problem
 from pipelines.base.project import page
 from pipelines.recipe.server import Serve, Server
-from pipelines.recipe.stage_kind import Node
 from tasks import machine
 from tasks.preflight import http_probe
-
-
-def samplers(node: Node) -> Iterator[tuple[str, Server]]:
-    """The decoding servers of a stage, each with its field."""
-    settings = node.settings
-    difficulty = getattr(settings, "difficulty", None)
-    for field, section in ((node.name, settings), (f"{node.name}.difficulty", difficulty)):
-        sampler = getattr(section, "sampler", None)
-        if isinstance(sampler, Server):
-            yield f"{field}.sampler", sampler
 
 
 def problems(field: str, sampler: Server, processes: int = 1) -> Iterator[Problem]:
