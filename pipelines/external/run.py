@@ -229,10 +229,13 @@ class Stage:
         model.take(chosen, f"{folder}/{pattern}", self.start, self.work / "out" / "model", settings, about)
 
 
-def run(settings: External, job: dict[str, Any], start: str, work: Path, report: Report) -> dict[str, float]:
+def run(
+    settings: External, loading: Model, job: dict[str, Any], *, start: str, work: Path, report: Report
+) -> dict[str, float]:
     """Train, and write `out/model`.
 
     Args:
+        loading: how the recipe's models are loaded.
         start: the model that is trained: a folder or hub name.
         work: the stage's folder.
 
@@ -242,6 +245,6 @@ def run(settings: External, job: dict[str, Any], start: str, work: Path, report:
     stage = Stage(settings, job, start, work, report)
     count = stage.prepare()
     attempts = stage.train()
-    stage.hand_on(Model.model_validate(job["settings"]["model"]))
+    stage.hand_on(loading)
     steps = max(stage.reported, default=0)
     return {"steps": float(steps), "attempts": float(attempts), "rows": float(count)}

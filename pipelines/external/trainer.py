@@ -39,8 +39,8 @@ class Ended:
         """In words; empty where it ended well."""
         if self.late or self.hung:
             return "ran past its time limit" if self.late else "hung"
-        how = f"exit code {self.code}" if self.code >= 0 else f"killed by signal {-self.code}"
-        return f"ended with {how}" if self.code else ""
+        how = f"ended with exit code {self.code}" if self.code > 0 else f"was killed by signal {-self.code}"
+        return how if self.code else ""
 
 
 def run(

@@ -63,10 +63,11 @@ def settings(begun: Path, mode: str = "", **changes) -> External:
 
 
 def trained(begun: Path, work: Path, mode: str = "", **changes) -> dict[str, float]:
-    job = {"settings": {"model": {"path": str(begun / "model")}}, "seed": 0, "inputs": {"data": str(begun / "data")}}
+    job = {"seed": 0, "inputs": {"data": str(begun / "data")}}
     report = Report(work)
     try:
-        return run(settings(begun, mode, **changes), job, str(begun / "model"), work, report)
+        start = str(begun / "model")
+        return run(settings(begun, mode, **changes), Model(path=start), job, start=start, work=work, report=report)
     finally:
         report.close()
 
@@ -97,11 +98,11 @@ def test_it_goes_on_from_its_own_checkpoint_after_it_has_died(begun, tmp_path):
     steps = [line["step"] for line in history(tmp_path / SPOOL)]
     assert steps == [1, 2, 3, 4]
     (event,) = [line for line in lines_of(tmp_path / SPOOL) if line["kind"] == "event"]
-    assert event["text"] == "the trainer ended with killed by signal 6"
+    assert event["text"] == "the trainer was killed by signal 6"
 
 
 def test_a_later_run_goes_on_where_a_failed_one_was(begun, tmp_path, capfd):
-    assert "killed by signal 6" in str(refused(begun, tmp_path, "dies"))
+    assert "was killed by signal 6" in str(refused(begun, tmp_path, "dies"))
     trained(begun, tmp_path, "dies")
     assert "starts after step 1 " in capfd.readouterr().out
     assert [line["step"] for line in history(tmp_path / SPOOL)] == [1, 2, 3, 4]
