@@ -1,7 +1,8 @@
 """A trainer of somebody else's, in small: `fake_trainer.py CONFIG.json [--mode MODE]`, which keeps the contract of a stage `external`.
 
 It scores a row's own answer a step through `compute_score`, saves a checkpoint a step, and goes on from the newest one. Modes: `dies` once
-after its second step, `hangs` once there, `nan_metric`, `nan_weights`, `half`, `truncated`, `nothing`, `refuses`, `console`.
+after its second step, `hangs` once at its start, `nan_once` there, `nan_metric`, `nan_weights`, `half`, `truncated`, `nothing`,
+`refuses`, `console`.
 """
 
 import importlib.util
@@ -25,8 +26,11 @@ spec.loader.exec_module(reward)
 rows = pyarrow.parquet.read_table(config["data"]["train"]).to_pylist()
 done = max((int(path.name.partition("_")[2]) for path in output.glob("step_*")), default=0)
 print(f"starts after step {done} with {len(rows)} rows", flush=True)
-if mode == "hangs" and not (output / "hung").exists():
+assert os.path.isabs(config["model"])
+if mode in ("hangs", "nan_once") and not (output / "hung").exists():
     (output / "hung").touch()
+    if mode == "nan_once":
+        (output / "metrics.jsonl").write_text(json.dumps({"step": 1, "reward": 1.0, "loss": float("nan")}) + "\n")
     time.sleep(600)
 
 

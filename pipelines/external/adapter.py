@@ -21,6 +21,8 @@ class Adapter:
 
     package: str | None = None
     """Its distribution, whose version is in the key."""
+    suffixes: tuple[str, ...] = ()
+    """Of the files that it reads its configuration from; empty: any."""
     command: tuple[str, ...] = ()
     told: Mapping[str, Any] = field(default_factory=dict)
     """Dotted field of its configuration → value. A value whose placeholder the user's configuration uses, and one whose field it has,

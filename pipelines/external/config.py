@@ -26,7 +26,7 @@ PLACEHOLDERS = {
     "seed": "the stage's seed",
     "attempt": "1 at first, one more with each start",
     "checkpoint": "the newest checkpoint (export only)",
-    "export": "folder that `export` fills (export and result only)",
+    "export": "folder that `export` fills (export only)",
 }
 """Name → meaning."""
 _BRACES = re.compile(r"\{\{|\}\}|(?<!\$)\{([A-Za-z_]\w*)\}")

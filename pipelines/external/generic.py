@@ -48,8 +48,7 @@ class Generic(Adapter):
 
     def write_config(self, values: dict[str, Any], path: Path) -> list[str]:
         """The file in its own form; the command names it as `{config}`."""
-        if path.suffix:
-            write_form(values, path)
+        write_form(values, path)
         return []
 
 

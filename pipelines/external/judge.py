@@ -12,20 +12,15 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pipelines import verifiers
-from pipelines.base import plugins
 from pipelines.base.errors import UserError
+from pipelines.stage import process
 
 
 def main() -> None:
     """Answer the process that started this one."""
-    about = json.loads(Path(sys.argv[1]).read_text())
     replies = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what a library prints is no reply
-    if about["sandbox"] == "limits_only":
-        from pipelines.sandbox import pool
-
-        pool.configure(limits_only=True)
-    plugins.activate(about["plugins"])
+    process.prepare(json.loads(Path(sys.argv[1]).read_text()))
     serve(sys.stdin, replies)
 
 

@@ -72,9 +72,7 @@ def take(folder: Path | None, where: str, start: str, out: Path, settings: Model
         if path.is_file() and path.name not in LEFT_OUT and not any(part.startswith(".") for part in name.parts):
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             _link(path.resolve(), out / name)
-    for beside in BESIDE:
-        if not (out / beside).exists() and (Path(start) / beside).is_file():
-            shutil.copyfile(Path(start) / beside, out / beside)
+    _complete(out, start)
     try:
         model_files.check_folder(out)
         model_files.check_language_model(out)
@@ -84,6 +82,18 @@ def take(folder: Path | None, where: str, start: str, out: Path, settings: Model
         raise _told(error, out, folder) from None
     about = about | {"template": models.template_identity(tokenizer)}
     (out / "whetstone.json").write_text(json.dumps(about, indent=1, sort_keys=True))
+
+
+def _complete(out: Path, start: str) -> None:
+    """Take what is not there from the model that was trained; of a hub model what has been downloaded, or can be."""
+    from transformers.utils.hub import cached_file
+
+    lenient = {
+        f"_raise_exceptions_for_{each}": False for each in ("missing_entries", "connection_errors", "gated_repo")
+    }
+    for name in BESIDE:
+        if not (out / name).exists() and (file := cached_file(start, name, **lenient)) is not None:
+            shutil.copyfile(file, out / name)
 
 
 def _told(error: ModelError, out: Path, folder: Path) -> UserError:

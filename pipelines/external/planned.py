@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from pipelines.base.distribution import install_hint
 from pipelines.base.errors import Problem, RecipeError
 from pipelines.external import config
 from pipelines.external.adapter import adapter
 from pipelines.external.config import PLACEHOLDERS, check_names
-from pipelines.external.found import ABSENT, found_version, resolved_python
 from pipelines.external.generic import check_columns
+from pipelines.external.installed import ABSENT, resolved_python, trainer_version
 from pipelines.external.settings import External
 from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_checks import (
@@ -31,7 +33,7 @@ def reads(node: Node) -> Reads:
     """The model, the trainer's configuration by its content, its version, and the verifiers that score."""
     own: External = node.settings
     model, in_key = model_settings(node)
-    in_key["external", "version"] = found_version(own)
+    in_key["external", "version"] = trainer_version(own)
     files = _scripts(own)
     if isinstance(own.config, str) and Path(own.config).expanduser().is_file():
         files["external.config"] = str(Path(own.config).expanduser())
@@ -60,23 +62,23 @@ def check(node: Node) -> None:
     check_heldout("external", own)
     check_trained(node)
     check_episodes(node, "external.split", "an external trainer", own.split, plays=False)
-    if node.reads_base and node.recipe.model.revision is not None:
+    for name in ("revision", "chat_template"):
+        if node.reads_base and getattr(node.recipe.model, name) is not None:
+            raise RecipeError(
+                f"model.{name}",
+                "an external trainer is told the model's folder or name alone",
+                "Name a folder that has what you want.",
+            )
+    suffixes = adapter(own.trainer).suffixes
+    if suffixes and isinstance(own.config, str) and Path(own.config).suffix not in suffixes:
         raise RecipeError(
-            "model.revision",
-            "a trainer is told a folder or a name without its revision",
-            "Download it, and name the folder.",
+            "external.config", f"{own.config} is in no form that {own.trainer} reads", f"Give a {suffixes[0]} file."
         )
-    forms = {"verl": ("YAML", ".yaml", ".yml"), "prime_rl": ("TOML", ".toml")}
-    form, *suffixes = forms.get(own.trainer, ("",))
-    if form and isinstance(own.config, str) and Path(own.config).suffix not in suffixes:
-        raise RecipeError("external.config", f"{own.config} is no {form} file", f"{own.trainer} reads {form}.")
     _check_placeholders(own)
 
 
 def problems(node: Node) -> Iterator[Problem]:
     """The trainer is not installed, its command is not there, or its configuration cannot be read."""
-    from pipelines.external.found import found_version
-
     own: External = node.settings
     trainer, where = adapter(own.trainer), resolved_python(own.python)
     programs = {
@@ -89,12 +91,18 @@ def problems(node: Node) -> Iterator[Problem]:
             asked = f"{node.name}.{'python' if program == '{python}' else field}"
             yield Problem(asked, f"there is no program {told}", "Install the trainer, and name its Python here.")
             return
-    if found_version(own) == ABSENT:
+    if trainer_version(own) == ABSENT:
         package = own.package or trainer.package
         yield Problem(
             f"{node.name}.python",
             f"the package {package} is not installed in the environment of {where}",
             "Name the Python of the trainer's environment, or state `version`.",
+        )
+    if own.metrics.kind == "tensorboard" and importlib.util.find_spec("tensorboard") is None:
+        yield Problem(
+            f"{node.name}.metrics.kind",
+            "it needs the package tensorboard, which is not installed",
+            f"Run: {install_hint('tensorboard')}",
         )
     yield from _config_problems(node, own)
 

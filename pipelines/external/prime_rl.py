@@ -81,6 +81,7 @@ class PrimeRl(Adapter):
 
 ADAPTER = PrimeRl(
     package="prime-rl",
+    suffixes=(".toml",),
     command=("{python}", "-m", "prime_rl.entrypoints.rl"),
     told={
         "model.name": "{model}",

@@ -14,14 +14,16 @@ from typing import Any
 from pipelines.base.errors import UserError
 from pipelines.base.project import python
 from pipelines.contract.model_settings import Model
+from pipelines.engine import models
 from pipelines.external import config, metrics, model, rows, trainer, whetstone_reward
 from pipelines.external.adapter import Adapter, adapter
-from pipelines.external.found import found_version, resolved_python
+from pipelines.external.installed import resolved_python, trainer_version
 from pipelines.external.settings import External
-from pipelines.stage.owned import ENDED
 from pipelines.stage.report import SPOOL, Report, lines_of
 
 log = logging.getLogger("whetstone")
+STARTS = "starts"
+"""The file that counts the trainer's starts."""
 DATA_PLACEHOLDERS = ("model", "train_file", "val_file", "reward_file")
 """What the user's configuration may put elsewhere than the adapter would."""
 
@@ -83,9 +85,7 @@ class Stage:
         )
         shutil.copyfile(str(whetstone_reward.__file__), self.folder / "whetstone_reward.py")
         about = self.folder / "whetstone_judge.json"
-        about.write_text(
-            json.dumps({"plugins": self.job.get("plugins", []), "sandbox": self.job.get("sandbox", "auto")})
-        )
+        about.write_text(json.dumps({name: self.job[name] for name in ("plugins", "sandbox") if name in self.job}))
         started = {
             "command": python("pipelines.external.judge", str(about)),
             "environment": {"PYTHONPATH": "", "OMP_NUM_THREADS": "1", "PYTHONHOME": ""},
@@ -129,13 +129,16 @@ class Stage:
         """
         settings = self.settings
         until = time.monotonic() + settings.time_limit_s if settings.time_limit_s else None
+        if self.reader:  # a NaN that ended an earlier run does not end this one, which goes on from a checkpoint
+            self._tell(self.reader.new())
         for attempt in range(1, settings.retries + 2):
-            values = self.values(self._attempt_number())
-            command = self.command(values)
-            environment = config.filled({**self.adapter.environment, **settings.environment}, values)
-            own = {name: str(each) for name, each in environment.items()}
+            values = self.values(self._starts() + 1)
+            (self.folder / STARTS).write_text(str(values["attempt"]))
+            command, environment = self.command(values), self._environment(values)
             log.info("the trainer starts: %s", " ".join(command))
-            ended = trainer.run(command, self.exit_file, own, self.look, hang_s=settings.hang_limit_s, until=until)
+            ended = trainer.run(
+                command, self.exit_file, environment, self.look, hang_s=settings.hang_limit_s, until=until
+            )
             if not ended.why:
                 self._require_metrics()
                 return attempt
@@ -144,12 +147,15 @@ class Stage:
                 raise self._failed(ended, attempt)
         raise AssertionError("the last attempt returns or raises")
 
-    def _attempt_number(self) -> int:
-        """1 for the first start of the trainer in this folder, and one more with each other; files of an attempt bear it."""
-        path = self.folder / "attempts"
-        number = int(path.read_text()) + 1 if path.exists() else 1
-        path.write_text(str(number))
-        return number
+    def _starts(self) -> int:
+        """How often the trainer was started in this folder, by earlier runs too; files of an attempt bear its number."""
+        path = self.folder / STARTS
+        return int(path.read_text()) if path.exists() else 0
+
+    def _environment(self, values: dict[str, Any]) -> dict[str, str]:
+        """The variables of the trainer and of what exports its model."""
+        named = config.filled({**self.adapter.environment, **self.settings.environment}, values)
+        return {name: str(each) for name, each in named.items()}
 
     def _failed(self, ended: trainer.Ended, attempts: int) -> UserError:
         if ended.late:
@@ -176,10 +182,9 @@ class Stage:
         Raises:
             UserError: a metric that must be a number is none.
         """
-        printed = [line.strip() for line in lines if line.strip() and ENDED not in line]
+        printed = [line.strip() for line in lines if line.strip()]
         self.last_line = printed[-1] if printed else self.last_line
         arrived = self.reader.new() if self.reader else [value for line in lines for value in metrics.of_console(line)]
-        steps: dict[int, dict[str, float]] = {}
         for step, name, value in arrived:
             if name in self.settings.metrics.finite and not math.isfinite(value):
                 raise UserError(
@@ -187,15 +192,21 @@ class Stage:
                     f"{name} is {value} at step {step}",
                     "Lower the learning rate, or look into the data.",
                 )
+        self._tell(arrived)
+        checkpoints = tuple(sorted(map(str, self.output.glob(self.checkpoints)))) if self.checkpoints else ()
+        before, self.checkpoints_before = self.checkpoints_before, checkpoints
+        return bool(arrived) or checkpoints != before
+
+    def _tell(self, arrived: list[metrics.Value]) -> None:
+        """Report of what has come the numbers that were not reported before."""
+        steps: dict[int, dict[str, float]] = {}
+        for step, name, value in arrived:
             if math.isfinite(value) and metrics.tracked(name) not in self.reported.get(step, ()):
                 steps.setdefault(step, {})[metrics.tracked(name)] = value
         for step, values in sorted(steps.items()):
             self.reported.setdefault(step, set()).update(values)
             self.report.metrics(step, values)
             self.report.progress(step, self.settings.steps or step, "training")
-        checkpoints = tuple(sorted(map(str, self.output.glob(self.checkpoints)))) if self.checkpoints else ()
-        before, self.checkpoints_before = self.checkpoints_before, checkpoints
-        return bool(arrived) or checkpoints != before
 
     def _require_metrics(self) -> None:
         written = set().union(*self.reported.values())
@@ -213,19 +224,20 @@ class Stage:
         Raises:
             UserError: the command fails, or the model is none.
         """
-        own, values, folder = self.settings, self.values(1), self.output
+        own, values, folder = self.settings, self.values(self._starts()), self.output
         pattern = own.result or self.adapter.result or ""
         if own.export is not None:
             shutil.rmtree(self.export, ignore_errors=True)
             self.export.mkdir()
             command = [str(part) for part in config.filled(own.export, values)]
-            environment = {name: str(each) for name, each in config.filled(own.environment, values).items()}
-            ended = trainer.run(command, self.exit_file, environment, lambda lines: False, hang_s=own.hang_limit_s)
+            ended = trainer.run(
+                command, self.exit_file, self._environment(values), lambda lines: False, hang_s=own.hang_limit_s
+            )
             if ended.why:
                 raise UserError("external.export", f"the command {ended.why}", "Read its output in the stage's log.")
             folder, pattern = self.export, own.result or "."
         chosen = folder if pattern == "." else model.newest(folder, pattern)
-        about = {"stage": "external", "trainer": own.trainer, "version": found_version(own)}
+        about = {"stage": "external", "trainer": own.trainer, "version": trainer_version(own)}
         model.take(chosen, f"{folder}/{pattern}", self.start, self.work / "out" / "model", settings, about)
 
 
@@ -236,13 +248,14 @@ def run(
 
     Args:
         loading: how the recipe's models are loaded.
-        start: the model that is trained: a folder or hub name.
+        start: the model that is trained: a folder, a GGUF file or a hub name.
         work: the stage's folder.
 
     Raises:
         UserError: the data, the trainer or its model will not do; names the field and the fix.
     """
-    stage = Stage(settings, job, start, work, report)
+    place = models.local(start)
+    stage = Stage(settings, job, str(Path(place).absolute()) if Path(place).is_dir() else place, work, report)
     count = stage.prepare()
     attempts = stage.train()
     stage.hand_on(loading)

@@ -64,6 +64,7 @@ def override(value: Any) -> str:
 
 ADAPTER = Verl(
     package="verl",
+    suffixes=(".yaml", ".yml"),
     command=("{python}", "-m", "verl.trainer.main_ppo"),
     told={
         "data.train_files": "{train_file}",

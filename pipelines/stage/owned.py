@@ -2,7 +2,7 @@
 
 Start it in a session of its own, with this process's pid in the environment variable `owner.PARENT`. When that process
 ends, however, or when this one gets SIGTERM, the program is asked to leave and then killed with everything it started.
-This process ends with its group, so the program's exit code goes to the file that `EXIT_FILE` names, if it does.
+This process ends with its group, so the program's exit code goes to the file that `EXIT_FILE` names; without one it is printed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,6 @@ from pipelines.base import owner
 
 EXIT_FILE = "WHETSTONE_EXIT_FILE"
 """Environment variable: a file for the program's exit code."""
-ENDED = "ended with code"
-"""In the line that this process says at the end."""
 GRACE_S = 5.0
 """From SIGTERM to SIGKILL; a program that leaves by itself removes its shared memory."""
 
@@ -50,7 +48,8 @@ def main() -> None:
     ended.set()
     if exit_file is not None:
         Path(exit_file).write_text(str(code))
-    print(f"{sys.argv[1]} {ENDED} {code}", file=sys.stderr, flush=True)
+    else:
+        print(f"{sys.argv[1]} ended with code {code}", file=sys.stderr, flush=True)
     _kill_group()
 
 

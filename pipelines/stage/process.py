@@ -53,12 +53,8 @@ def main(work: Work, argv: list[str] | None = None) -> None:
     if rank == 0:
         _sample_system(folder, float(job.get("system_every_s", 5.0)))
     _threads(job)
-    if job.get("sandbox") == "limits_only":
-        from pipelines.sandbox import pool as sandboxes
-
-        sandboxes.configure(limits_only=True)
     try:
-        plugins.activate(job.get("plugins", []))
+        prepare(job)
         metrics = work(job, folder)
     except UserError as error:
         _leave(folder, error)
@@ -76,6 +72,19 @@ def main(work: Work, argv: list[str] | None = None) -> None:
         lock.release()
     logging.shutdown()
     os._exit(0)  # skips the teardown of thread pools, which can hang on some builds
+
+
+def prepare(job: dict[str, Any]) -> None:
+    """Have programs confined as the job says, and load its plug-ins.
+
+    Raises:
+        UserError: a plug-in cannot be loaded.
+    """
+    if job.get("sandbox") == "limits_only":
+        from pipelines.sandbox import pool as sandboxes
+
+        sandboxes.configure(limits_only=True)
+    plugins.activate(job.get("plugins", []))
 
 
 def _record_sandboxes(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -11,7 +12,7 @@ import toys
 import yaml
 
 from pipelines.base.errors import RecipeError
-from pipelines.external import found
+from pipelines.external import installed
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from tasks import keys
@@ -73,8 +74,8 @@ def test_its_key_holds_the_verifiers_of_the_data_and_the_trainers_version(tmp_pa
     assert "pipelines.verifiers.reasoning_gym" in parts["source"] and "pipelines.verifiers.sql" not in parts["source"]
     assert "pipelines.external.generic" in parts["source"] and "pipelines.external.verl" not in parts["source"]
     version = parts["chosen"]["external"]["version"]
-    assert version == found.version(sys.executable, "pydantic") != found.ABSENT
-    monkeypatch.setattr(found, "version", lambda *asked: "other")
+    assert version == installed.version(sys.executable, "pydantic") != installed.ABSENT
+    monkeypatch.setattr(installed, "version", lambda *asked: "other")
     assert key(tmp_path) != stage_key(parts)
 
 
@@ -82,9 +83,9 @@ def test_the_version_is_asked_of_the_trainers_python(tmp_path):
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    assert found.version(str(python), "pydantic") == found.version(sys.executable, "pydantic")
-    assert found.version(str(python), "no-such-package") == found.ABSENT
-    assert found.version(str(tmp_path / "gone"), "pydantic") == found.ABSENT
+    assert installed.version(str(python), "pydantic") == installed.version(sys.executable, "pydantic")
+    assert installed.version(str(python), "no-such-package") == installed.ABSENT
+    assert installed.version(str(tmp_path / "gone"), "pydantic") == installed.ABSENT
 
 
 def test_a_plan_says_what_is_missing(tmp_path, monkeypatch):
@@ -94,6 +95,11 @@ def test_a_plan_says_what_is_missing(tmp_path, monkeypatch):
     assert "rl.command: there is no program torchrunner" in problems(tmp_path, command=["torchrunner"])[0]
     assert "the package no-such is not installed" in problems(tmp_path, package="no-such")[0]
     assert problems(tmp_path, package="no-such", version="sha256:1") == []
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    (told,) = problems(tmp_path, metrics={"kind": "tensorboard"})
+    assert told.startswith("rl.metrics.kind: it needs the package tensorboard")
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
     assert "rl.config: there is no file c.yaml" in problems(tmp_path, config="c.yaml")[0]
     (tmp_path / "c.yaml").write_text("a: [")
     assert "c.yaml cannot be read" in problems(tmp_path, config="c.yaml")[0]
@@ -111,12 +117,22 @@ def test_a_plan_says_what_is_missing(tmp_path, monkeypatch):
         ({"split": "gone"}, "rl.split: data makes no split called 'gone'"),
         ({"heldout": "train"}, "rl.heldout"),
         ({"model": "base"}, "must be trained before"),
+        (
+            {"trainer": "verl", "config": "c.toml"},
+            "rl.config: c.toml is in no form that verl reads. Give a .yaml file.",
+        ),
     ],
 )
 def test_what_cannot_run_is_refused(tmp_path, changes, words):
     with pytest.raises(RecipeError) as error:
         check(recipe(tmp_path, **changes))
     assert words in str(error.value)
+
+
+def test_a_template_of_the_recipe_that_the_trainer_would_not_see_is_refused():
+    path = toys.ROOT / "recipes" / "external_verl.yaml"
+    with pytest.raises(RecipeError, match=r"model\.chat_template: an external trainer is told"):
+        check(read_recipe(path, ["model.chat_template=template.jinja"]))
 
 
 @pytest.mark.parametrize(

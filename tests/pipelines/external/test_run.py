@@ -66,7 +66,7 @@ def trained(begun: Path, work: Path, mode: str = "", **changes) -> dict[str, flo
     job = {"seed": 0, "inputs": {"data": str(begun / "data")}}
     report = Report(work)
     try:
-        start = str(begun / "model")
+        start = os.path.relpath(begun / "model")
         return run(settings(begun, mode, **changes), Model(path=start), job, start=start, work=work, report=report)
     finally:
         report.close()
@@ -110,6 +110,13 @@ def test_a_later_run_goes_on_where_a_failed_one_was(begun, tmp_path, capfd):
 
 def test_it_is_started_again_when_it_hangs(begun, tmp_path):
     assert trained(begun, tmp_path, "hangs", retries=1, hang_limit_s=10)["attempts"] == 2
+
+
+def test_the_nan_of_a_run_does_not_end_the_next(begun, tmp_path):
+    finite = {"metrics": {"path": "*.jsonl", "finite": ["loss"]}}
+    assert "loss is nan at step 1" in str(refused(begun, tmp_path, "nan_once", **finite))
+    trained(begun, tmp_path, "nan_once", **finite)
+    assert [line["values"].get("loss") for line in history(tmp_path / SPOOL)][-1] == 0.25
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,7 +21,7 @@ def resolved_python(name: str) -> str:
     return str(Path(path).absolute()) if path else name
 
 
-def found_version(settings: External) -> str:
+def trainer_version(settings: External) -> str:
     """The version that the recipe states, else the one that the trainer's Python says of its package."""
     from pipelines.external.adapter import adapter
 
@@ -33,22 +32,9 @@ def found_version(settings: External) -> str:
 @cache
 def version(python: str, package: str) -> str:
     """The version of a package in a Python's environment; `absent` where it has none or cannot say."""
-    if python == sys.executable:
-        import importlib.metadata
-
-        try:
-            return importlib.metadata.version(package)
-        except importlib.metadata.PackageNotFoundError:
-            return ABSENT
+    ask = [python, "-I", "-c", _ASK, package]
     try:
-        told = subprocess.run(
-            [python, "-I", "-c", _ASK, package],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            stdin=subprocess.DEVNULL,
-            check=False,
-        )
+        told = subprocess.run(ask, capture_output=True, text=True, timeout=30, stdin=subprocess.DEVNULL, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return ABSENT
     return told.stdout.strip() or ABSENT if told.returncode == 0 else ABSENT
