@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipelines.base.errors import Problem, UserError
-from pipelines.judges import endpoint
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import terms_of
 from pipelines.recipe.stage_checks import feeding
 from pipelines.recipe.stage_kind import Node
 from pipelines.rlvr import reward_models
 from pipelines.rlvr.function_keywords import ARGUMENTS, LIVE, RECORD
-from tasks.preflight import http_probe
 
 KEYWORDS = [*ARGUMENTS, *RECORD, *LIVE]
 """What a reward function is called with, beside the entries of `info`."""
@@ -59,6 +57,9 @@ def problems(stage: str, rl: Rlvr) -> Iterator[Problem]:
 
 
 def _judge(where: str, spec: dict[str, Any]) -> Iterator[Problem]:
+    from pipelines.judges import endpoint
+    from tasks.preflight import http_probe
+
     try:
         address = endpoint.address(spec.get("url"), where)
         headers = endpoint.authorization(spec.get("api_key_env"), where)
