@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from pipelines.base.errors import RecipeError
 
@@ -39,6 +39,11 @@ class Card:
     """"learns": gives groups without reward differences a signal; "drops": a filter that removes them."""
     crosses_groups: str = ""
     """Why rows of other groups may change a row's result; empty where, with the default settings, they may not."""
+    couples: Literal["row", "group", "batch"] = "batch"
+    """For what is called with columns: what else may change a row's result: nothing, rows of its group, or any row. Of several processes
+    each has rows of its own groups; what couples a batch is called with the columns of all of them."""
+    couples_batch_with: tuple[tuple[str, Any], ...] = ()
+    """(setting, value) pairs with which it couples a batch all the same."""
     batch_coupled: bool = False
     """For objectives, divergences and auxiliary losses: its loss is not a sum over rows; it is computed over a whole update at once."""
     normalise_separately: bool = False
@@ -99,6 +104,13 @@ class Bound:
         """For advantages: it reads `unfinished`. An unfinished row is worth what the critic says at its end, so it trains (with
         `rlvr.window` at every window), and the critic is not fitted to it."""
         return "unfinished" in self.takes
+
+    @property
+    def couples(self) -> str:
+        """As its card says; what remembers or shows something must see all rows of a step."""
+        sees_all = any(self.fn.uses(hook) for hook in ("state_dict", "metrics", "lines"))
+        chosen = any(self.settings.get(name) == value for name, value in self.card.couples_batch_with)
+        return "batch" if sees_all or chosen else self.card.couples
 
     @property
     def ratio_level(self) -> str:

@@ -55,6 +55,8 @@ class Method:
     """Settings that name reward models, one or a list: stages of the recipe, or checkpoints by path. Their files belong to the key too."""
     info_fields: ClassVar[tuple[str, ...]] = ()
     """Settings that name a field of the records' info, which some record must have."""
+    reads_all_rows: ClassVar[bool] = False
+    """Whether every process must have every row of a step for it, beside what its hooks and the columns that it is called with say."""
 
     def parts(self) -> Sequence[Bound]:
         """The methods that this one is made of, for the recipe's checks; their hooks are this one's to call."""
@@ -284,6 +286,9 @@ class Reward(Method):
 class SamplingSchedule(Method):
     """How often a step samples, and which of the problems it drew it goes on with."""
 
+    reads_all_rows: ClassVar[bool] = True
+    """Whether it reads the rows of a problem; otherwise those that other processes have may be left out of it."""
+
     @abstractmethod
     def collect(self, draw: Callable[[], list[DrawnProblem]], prompts: int) -> list[DrawnProblem]:
         """The problems whose rows the step goes on with.
@@ -344,6 +349,9 @@ class Replay(Method):
     Those that it puts in are marked: as columns by `append` and `stack` of `pipelines/rlvr/common/stored_rows.py`, as trajectories by
     their `replayed`.
     """
+
+    reads_all_rows: ClassVar[bool] = True
+    """Whether it stores rows or puts any in; otherwise its one update is the columns that it is given."""
 
     @abstractmethod
     def updates(self, columns: dict[str, Any], generator: torch.Generator) -> list[PolicyUpdate]:

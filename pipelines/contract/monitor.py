@@ -41,6 +41,8 @@ class Monitor:
     """Steps in a row that it must find wrong before there is an alarm, where the recipe does not say."""
     measures: ClassVar[bool] = False
     """It has metrics of its own, made from the step's rollouts."""
+    row_fields: ClassVar[frozenset[str] | None] = None
+    """The fields of rollouts that these are made from (`Trajectory.only`); None: any. Of several processes the first one gets them."""
     reads: tuple[str, ...] = ()
     """Metrics that `judge` gets; a step without one of them is passed over."""
     may_read: tuple[str, ...] = ()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 Message = dict[str, str]
 """`{"role": "system" | "user" | "assistant" | "tool", "content": text}`."""
@@ -171,6 +171,12 @@ class Trajectory:
     logged: dict[str, Any] = field(default_factory=dict)
     """What reward functions noted about it, for logs only."""
 
+    def only(self, names: Iterable[str]) -> Trajectory:
+        """A copy with these fields and those that every row has, but no token of which they do not speak."""
+        kept = {"uid", "group", "max_tokens", "stop", "version", *names}
+        values: dict[str, Any] = {name: getattr(self, name) for name in kept}
+        return Trajectory(**{"tokens": [], "role": [], "logp_old": []} | values)
+
     def sampled(self) -> list[int]:
         """Ids of the tokens that the policy drew, in order."""
         return [token for token, role in zip(self.tokens, self.role, strict=True) if role == Role.POLICY]
@@ -195,9 +201,20 @@ class Trajectory:
         return cls(**{**values, "stop": Stop(values["stop"])})
 
 
-def by_group(rows: Iterable[Trajectory]) -> dict[int, list[Trajectory]]:
+class InGroup(Protocol):
+    """What belongs to a group."""
+
+    @property
+    def group(self) -> int:
+        """Its group."""
+
+
+Row = TypeVar("Row", bound=InGroup)
+
+
+def by_group(rows: Iterable[Row]) -> dict[int, list[Row]]:
     """The rows of each group, in their order."""
-    groups: dict[int, list[Trajectory]] = {}
+    groups: dict[int, list[Row]] = {}
     for row in rows:
         groups.setdefault(row.group, []).append(row)
     return groups

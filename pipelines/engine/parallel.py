@@ -1,9 +1,9 @@
 """Several processes, one gradient: weights sharded with FSDP2, rollouts and passes split between processes.
 
-Every process holds every row, and the forward and backward passes are shared between processes: the gradient is the sum over
-processes, so it is that of one process up to float rounding. Each process reads its shard alone from the model's files, where they allow
-it. In RLVR each also decodes its part of the prompts from a full copy of the weights, and all compute the same advantages. Random
-streams belong to groups, rows and passes, never to a process.
+The forward and backward passes are shared between processes: the gradient is the sum over processes, so it is that of one process up to
+float rounding. Each process reads its shard alone from the model's files, where they allow
+it. In RLVR each also decodes its part of the prompts from a full copy of the weights, and keeps these rows where the methods allow it
+(`pipelines/rlvr/own_rows.py`). Random streams belong to groups, rows and passes, never to a process.
 """
 
 from __future__ import annotations
@@ -83,8 +83,44 @@ class World:
 
         pickled: list[bytes] = [b""] * self.size
         dist.all_gather_object(pickled, wire.dumps(value))
+        return self._opened(pickled, value)
+
+    def gather_first(self, value: Any) -> list[Any]:
+        """As `gather` on the first process, and nothing on the others; every process must call."""
+        if self.size == 1:
+            return [value]
+        from pipelines.engine import wire
+
+        pickled: list[bytes] = [b""] * self.size
+        dist.gather_object(wire.dumps(value), pickled if self.rank == 0 else None)
+        return self._opened(pickled, value) if self.rank == 0 else []
+
+    def send(self, pairs: Iterable[tuple[int, int]], outgoing: Mapping[int, Any]) -> list[Any]:
+        """What other processes send to this one, in the order of pairs; every process must call.
+
+        Args:
+            pairs: (sender, receiver), each once and the same on every process.
+            outgoing: receiver → what this process sends to it.
+        """
+        from pipelines.engine import wire
+
+        arrived = []
+        for sender, receiver in sorted(pairs):
+            if self.rank == sender:
+                dist.send_object_list([wire.dumps(outgoing[receiver])], dst=receiver)
+            elif self.rank == receiver:
+                box: list[Any] = [None]
+                dist.recv_object_list(box, src=sender)
+                self.received["bytes"] += len(box[0])
+                arrived.append(wire.loads(box[0]))
+        return arrived
+
+    def _opened(self, pickled: list[bytes], own: Any) -> list[Any]:
+        """The values of all processes; this one's is `own` itself."""
+        from pipelines.engine import wire
+
         self.received["bytes"] += sum(map(len, pickled)) - len(pickled[self.rank])
-        return list(map(wire.loads, pickled))
+        return [own if rank == self.rank else wire.loads(each) for rank, each in enumerate(pickled)]
 
     def gather_all(self, items: Iterable[Item]) -> list[Item]:
         """The items of every process in one list, in the order of ranks; every process must call."""

@@ -21,7 +21,7 @@ from pipelines.contract.columns import COLUMNS, Phase
 from pipelines.contract.method import BASES, Method
 from pipelines.contract.monitor import Monitor
 from pipelines.contract.rollout import GroupOutcome
-from pipelines.laws import NotApplicable, example_columns, require
+from pipelines.laws import NotApplicable, coupling, example_columns, require
 from pipelines.laws.doctests import NumberChecker
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import SLOTS
@@ -370,6 +370,18 @@ def inputs_are_left_alone(method: Subject) -> None:
     for name, value in before.items():
         if isinstance(value, Tensor):
             require(torch.equal(value.nan_to_num(-7), columns[name].nan_to_num(-7)), f"it changes the column {name}")
+
+
+@_of(*(slot for slot in CALLED if slot not in LOSSES or slot == DIVERGENCE))
+def couples_what_it_says(method: Subject) -> None:
+    """Computed group by group, or row by row, it says the same as of the whole step, where its card says so (`couples`)."""
+    if method.bound().couples == "batch":
+        raise NotApplicable("it is called with the columns of all rows")
+    for bound in coupling.choices(method.bound()):
+        needs = coupling.needed(bound)
+        require(
+            coupling.fits(needs, bound.couples), f"with {bound.settings} it couples a {needs}, not a {bound.couples}"
+        )
 
 
 @_of(OBJECTIVE)

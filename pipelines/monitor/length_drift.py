@@ -22,6 +22,7 @@ class length_drift(SeriesMonitor):
     """
 
     measures = True
+    row_fields = frozenset({"score", "correct", "components"})
     reads = ("rollout/length_mean", "reward/correct", "reward/mean")
     may_read = ("reward/paid_wrong_share",)
 

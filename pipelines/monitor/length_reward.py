@@ -31,6 +31,7 @@ class length_reward(SeriesMonitor):
     """
 
     measures = True
+    row_fields = frozenset({"score", "role"})
     makes = ("reward/length_correlation", *THIRDS)
     reads = ("reward/length_correlation", "rollout/length_mean")
 

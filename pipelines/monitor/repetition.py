@@ -26,6 +26,7 @@ class repetition(SeriesMonitor):
     """
 
     measures = True
+    row_fields = frozenset({"tokens", "role"})
     reads = makes = ("rollout/repetition",)
 
     def __init__(

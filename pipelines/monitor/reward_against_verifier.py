@@ -31,6 +31,7 @@ class reward_against_verifier(Monitor):
     """
 
     measures = True
+    row_fields = frozenset({"score", "correct", "components"})
     makes = (PAID, OF_CORRECT, OF_INCORRECT)
     reads = ("reward/mean", "reward/correct")
     may_read = makes

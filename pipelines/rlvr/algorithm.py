@@ -15,9 +15,10 @@ from pipelines.contract.method import Method
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_slots, bound_list, column_options
 from pipelines.rlvr.common.estimate import returns_to_go
-from pipelines.rlvr.diagnostics import changed_share
+from pipelines.rlvr.diagnostics import changed
 from pipelines.rlvr.ops import to_tokens
 from pipelines.rlvr.ops_turns import last_taken, turns_taken
+from pipelines.rlvr.own_rows import ALONE, Rows
 from pipelines.rlvr.turn_values import immediate_rewards
 
 ROUNDING = 1e-6
@@ -108,6 +109,11 @@ class Update:
             for part in (self.objective, self.divergence, *self.auxiliary_loss)
         )
 
+    def loss_columns(self) -> set[str]:
+        """The columns that the parts of the loss read, beside what the policy says of the tokens."""
+        parts = [part for part in (self.objective, self.divergence, *self.auxiliary_loss) if part is not None]
+        return {name for part in parts for name in part.takes} | {"advantage", "weight", "mask"}
+
     def zero_advantage_rows_are_skippable(self) -> bool:
         """Whether a row whose advantage is 0 everywhere has zero gradient, whatever the policy says."""
         in_loss = self.divergence is not None and self.divergence.where == "loss"
@@ -125,33 +131,36 @@ def filtered(update: Update, columns: dict[str, Any]) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def assign_credit(update: Update, columns: dict[str, Any], watch: Watch = lambda *change: None) -> dict[str, Any]:
+def assign_credit(
+    update: Update, columns: dict[str, Any], watch: Watch = lambda *change: None, rows: Rows = ALONE
+) -> dict[str, Any]:
     """Run the slots that must see every rollout of the step: shaping, advantage, credit.
 
     Adds `advantage` [B, T] float32. Teacher-forced tokens in front of the policy's own are no choice of the row's: they start from
     0, and a credit part may give them something. Nothing here carries a gradient. In front of each of the three slots the rewards of a
     row's turns, less what its tokens are charged, add up to its reward, and `immediate_reward` says where all of it is paid. `watch` is
-    called after each shaping and credit part.
+    called after each shaping and credit part. `rows` says whether other processes have other rows of the step.
     """
     columns = dict(columns)
     columns["token_penalty"] = torch.zeros_like(columns["logp_old"])
     columns["loss_share"] = columns["mask"].float()
     columns |= _payments(columns)
     for number, shape in enumerate(update.shaping):
-        before, columns = columns, columns | _shaped(shape, columns)
-        share = changed_share(_paid_column(shape), before, columns)
+        before, columns = columns, columns | _shaped(shape, columns, rows)
+        share = rows.share(*changed(_paid_column(shape), before, columns))
         watch(f"{shape.slot}.{number}", shape, share, columns["step"])
         columns |= _payments(columns)
     if "token_reward" in columns:
         columns = _take_off(torch.where(columns["mask"], -columns["token_reward"], 0.0), columns)
     if update.divergence is not None and update.divergence.where == "reward":
-        columns = charge(update.divergence, columns)
-    columns = set_advantage(update.advantage(columns), columns)
+        columns = charge(update.divergence, columns, rows)
+    columns = set_advantage(rows.call(update.advantage, columns), columns)
     hints = columns["teacher_forced"] & (columns["mask"] & ~columns["teacher_forced"]).any(1, keepdim=True)
     columns["advantage"] = columns["advantage"] * ~hints
     for number, credit in enumerate(update.credit):
-        before, columns = columns, set_advantage(credit(columns), columns)
-        watch(f"{credit.slot}.{number}", credit, changed_share("advantage", before, columns), columns["step"])
+        before, columns = columns, set_advantage(rows.call(credit, columns), columns)
+        share = rows.share(*changed("advantage", before, columns))
+        watch(f"{credit.slot}.{number}", credit, share, columns["step"])
     return columns
 
 
@@ -162,12 +171,12 @@ def _paid_column(part: Bound) -> str:
     return "turn_reward" if part.card.shapes_turns else "reward"
 
 
-def _shaped(part: Bound, columns: dict[str, Any]) -> dict[str, Any]:
+def _shaped(part: Bound, columns: dict[str, Any], rows: Rows) -> dict[str, Any]:
     """`reward` as a shaping part makes it, `turn_reward` with what that adds to `reward`, or more `token_reward`.
 
     Unscored rows keep theirs.
     """
-    result, scored, paid = part(columns).float(), columns["scored"], _paid_column(part)
+    result, scored, paid = rows.call(part, columns).float(), columns["scored"], _paid_column(part)
     if paid == "token_reward":
         return {"token_reward": columns.get("token_reward", 0.0) + result * scored[:, None]}
     if paid == "reward":
@@ -204,9 +213,9 @@ def _paid_in_turns(columns: dict[str, Any]) -> dict[str, Any]:
     return {"turn_reward": torch.where(last, paid + beyond[:, None], paid).float()}
 
 
-def charge(penalty: Bound, columns: dict[str, Any]) -> dict[str, Any]:
+def charge(penalty: Bound, columns: dict[str, Any], rows: Rows = ALONE) -> dict[str, Any]:
     """Take a divergence off the reward: what each token is charged into `token_penalty`, the row's sum off `reward`."""
-    per_token = penalty.weight * penalty(columns | {"logp": columns["logp_old"]}) * columns["mask"]
+    per_token = penalty.weight * rows.call(penalty, columns | {"logp": columns["logp_old"]}) * columns["mask"]
     return _take_off(per_token, columns)
 
 
@@ -267,22 +276,27 @@ def term_returns(columns: dict[str, Any]) -> Tensor:
 
 
 @torch.no_grad()
-def weigh(update: Update, columns: dict[str, Any], *, replayed_separately: bool = False) -> dict[str, Any]:
+def weigh(
+    update: Update, columns: dict[str, Any], *, replayed_separately: bool = False, rows: Rows = ALONE
+) -> dict[str, Any]:
     """Add `weight` [B, T]: what each token's loss counts in this optimizer update. Sums over any slices add up.
 
     Args:
         replayed_separately: replayed rows have denominators of their own.
+        rows: whether other processes have other rows of the update.
     """
     if replayed_separately:
         separate = columns["replayed"][:, None] & columns["mask"]
     elif update.objective.card.normalise_separately:
         separate = columns["teacher_forced"]
     else:
-        return columns | {"weight": update.loss_aggregation(columns)}
-    return columns | {"weight": sum(split_weights(update.loss_aggregation, columns, separate))}
+        return columns | {"weight": rows.call(update.loss_aggregation, columns)}
+    return columns | {"weight": sum(split_weights(update.loss_aggregation, columns, separate, rows))}
 
 
-def split_weights(aggregation: Bound, columns: dict[str, Any], separate: Tensor) -> tuple[Tensor, Tensor]:
+def split_weights(
+    aggregation: Bound, columns: dict[str, Any], separate: Tensor, rows: Rows = ALONE
+) -> tuple[Tensor, Tensor]:
     """Weights [B, T] of two parts of the tokens with denominators of their own: those in `separate` (bool [B, T]), and the others.
 
     A row belongs to the parts that have a token of it.
@@ -291,7 +305,7 @@ def split_weights(aggregation: Bound, columns: dict[str, Any], separate: Tensor)
     for part in (separate, ~separate):
         inside = part & columns["mask"]
         within = columns | {"loss_share": columns["loss_share"] * inside, "in_loss": columns["in_loss"] & inside.any(1)}
-        weights.append(aggregation(within))
+        weights.append(rows.call(aggregation, within))
     return weights[0], weights[1]
 
 

@@ -29,7 +29,8 @@ from pipelines.engine import parallel
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr import diagnostics, function_keywords, scoring
 from pipelines.rlvr.algorithm import Update, filtered
-from pipelines.rlvr.pack import pack
+from pipelines.rlvr.own_rows import ALONE, Rows
+from pipelines.rlvr.pack import pack, widths
 from pipelines.rlvr.text_scorer import TextScorer
 from pipelines.rlvr.windows import OpenGroup, OpenRows
 
@@ -60,6 +61,8 @@ class Batch:
     """Of the server, at the push before it and while it was decoded, and of the methods that draw."""
     lines: list[dict[str, Any]] = field(default_factory=list)
     """What methods want kept of the step."""
+    held: Rows = ALONE
+    """Whether other processes have other rows of it."""
 
     def to_plain(self) -> dict[str, Any]:
         """The batch as plain values, for commits."""
@@ -123,6 +126,8 @@ class Collector:
         """Of a problem's uid, what a sample stage drew."""
         self.branch: tuple[int, ...] = ()
         """Added to the RNG streams of rollouts; another one after each rollback."""
+        self.rows: Rows = ALONE
+        """Whether each process keeps the rows that it draws for itself."""
         self.open = OpenRows(train_at_once=update.advantage.bootstraps)
         """Groups whose rows were cut at the window."""
         update.curriculum.fn.try_out = self.try_out
@@ -163,12 +168,30 @@ class Collector:
         self._draws = self._groups = 0
         drawn = self.update.sampling_schedule.fn.collect(draw, self.settings.prompts)
         rows = sorted((row for problem in drawn for row in problem.rows), key=lambda row: row.group)
-        batch = Batch(step, self.version, self.sampling, sampled, rows, time.perf_counter() - began)
+        held = self.rows
+        if not all(held.world.gather(bool(rows))):  # a process without rows has nothing to compute on
+            held, sampled, rows = ALONE, *self._exchanged(sampled, rows)
+        batch = Batch(step, self.version, self.sampling, sampled, rows, time.perf_counter() - began, held=held)
         if self.settings.window:
             batch.metrics = diagnostics.of_windows(rows, self.version, len(self.open.unfinished()))
         batch.metrics |= self._logged_metrics() | diagnostics.of_tries(self._tried) | self.update.metrics(drawing=True)
         batch.lines = self.update.lines(drawing=True)
         return batch
+
+    def _exchanged(self, *lists: list[Trajectory]) -> list[list[Trajectory]]:
+        """Lists of this process's rows with those of the others, sorted by group; a row of several lists stays one object."""
+        parts = self.rows.world.gather(lists)
+        return [
+            sorted((row for each in of_one for row in each), key=lambda row: row.group)
+            for of_one in zip(*parts, strict=True)
+        ]
+
+    def all_rows(self, batch: Batch) -> tuple[list[Trajectory], list[Trajectory]]:
+        """What all processes sampled for a batch, and the rows that it goes on with."""
+        if not batch.held.divided:
+            return batch.sampled, batch.rows
+        sampled, rows = self._exchanged(batch.sampled, batch.rows)
+        return sampled, rows
 
     def _logged_metrics(self) -> dict[str, float]:
         """Means of what reward functions logged in this step, over calls and processes."""
@@ -186,17 +209,23 @@ class Collector:
         for method in self.update.methods():
             rows = method.on_rollouts(rows)
         self._draws += 1
-        if not rows:
+        if not self.rows.any(bool(rows)):
             return []
-        verdict = self.filtered(self.pack(rows, step, self.version))["in_loss"].tolist()
+        columns = self.pack(rows, step, self.version, self.rows)
+        verdict = self.filtered(columns)["in_loss"].tolist() if rows else []
         problems: dict[int, tuple[list[Trajectory], list[bool]]] = {}
         for row, trains in zip(rows, verdict, strict=True):
             place = row.group - self._groups
             members, votes = problems.setdefault(place if self.settings.window else place % self._asked, ([], []))
             members.append(row)
             votes.append(trains)
-        self._groups = max(row.group for row in rows) + 1
-        return [DrawnProblem(members, any(votes)) for _, (members, votes) in sorted(problems.items())]
+        self._groups = max(self.rows.world.gather(max((row.group for row in rows), default=-1))) + 1
+        trains = {place: any(votes) for place, (_, votes) in problems.items()}
+        for others in self.rows.world.gather(trains):
+            trains |= others
+        return [
+            DrawnProblem(problems[place][0] if place in problems else [], trains[place]) for place in sorted(trains)
+        ]
 
     def filtered(self, columns: dict[str, Any]) -> dict[str, Any]:
         """The columns after the filter (`algorithm.filtered`)."""
@@ -209,11 +238,13 @@ class Collector:
         curriculum = self.update.curriculum.fn
         allocations = curriculum.propose(self.settings.prompts, self.settings.group_size)
         self._asked = len(allocations)
-        rows = self.sample(allocations, first, (step, draw, ROLLOUTS)) if allocations else []
+        rows = self.sample(allocations, first, (step, draw, ROLLOUTS), self.rows) if allocations else []
         for row in rows:
             row.propensity = allocations[(row.group - first) % self._asked].propensity
         groups = by_group(rows)
-        curriculum.observe([GroupOutcome.of(a.problem, groups.get(first + i, [])) for i, a in enumerate(allocations)])
+        own = self.rows.world.share(list(enumerate(allocations)))
+        outcomes = [GroupOutcome.of(a.problem, groups.get(first + i, [])) for i, a in own]
+        curriculum.observe(self.rows.world.joined(outcomes))
         return rows
 
     def _windowed(self, step: int, draw: int, first: int) -> list[Trajectory]:
@@ -239,10 +270,13 @@ class Collector:
         curriculum.observe([GroupOutcome.of(group.problem, group.rows) for group in taken])
         return rows
 
-    def sample(self, allocations: list[Allocation], first: int, stream: tuple[int, ...]) -> list[Trajectory]:
-        """Scored rollouts of problems to their ends, in the order of their groups; every process has all of them.
+    def sample(
+        self, allocations: list[Allocation], first: int, stream: tuple[int, ...], held: Rows = ALONE
+    ) -> list[Trajectory]:
+        """Scored rollouts of problems to their ends, in the order of their groups.
 
-        Each process samples and scores whole groups. A reward that reads several groups scores all of them, on every process alike.
+        Each process samples and scores whole groups. Every process has all of them, or with `held` those that it sampled. A reward that
+        reads several groups scores all of them, on every process alike.
         """
         requests = self._requests(allocations, first)
         context = replace(self._context(len(allocations), stream), window=None)
@@ -251,7 +285,7 @@ class Collector:
         together = self.update.reward_crosses_groups()
         if not together:
             self._score(rows)
-        rows = sorted(self.world.gather_all(rows), key=lambda t: t.group)
+        rows = sorted(rows if held.divided else self.world.gather_all(rows), key=lambda t: t.group)
         if together:
             self._score(rows)
         return rows
@@ -312,13 +346,22 @@ class Collector:
         """Token ids of the problems' prompts."""
         return chat.render_prompts(self.tokenizer, [p.prompt for p in problems], [p.tools for p in problems])
 
-    def pack(self, rows: list[Trajectory], step: int, version: int) -> dict[str, Any]:
-        """Columns of rows; packed once where the step goes on with the rows of its last draw."""
+    def pack(self, rows: list[Trajectory], step: int, version: int, held: Rows = ALONE) -> dict[str, Any]:
+        """Columns of rows; packed once where the step goes on with the rows of its last draw. All processes' columns are equally wide.
+
+        Args:
+            held: whether other processes pack other rows.
+        """
         packed = self._packed
-        if (
-            packed is None
-            or len(packed[0]) != len(rows)
-            or any(a is not b for a, b in zip(packed[0], rows, strict=True))
-        ):
-            packed = self._packed = (rows, pack(rows, step=step, total_steps=self.settings.steps, version=version))
+        if packed is None or held.any(not _same(packed[0], rows)):
+            wide: dict[str, int] = {}
+            for of_one in held.world.gather(widths(rows)):
+                wide |= {name: max(width, wide.get(name, 0)) for name, width in of_one.items()}
+            columns = pack(rows, step=step, total_steps=self.settings.steps, version=version, wide=wide)
+            packed = self._packed = (rows, columns)
         return dict(packed[1])
+
+
+def _same(some: list[Trajectory], others: list[Trajectory]) -> bool:
+    """Whether two lists hold the same objects."""
+    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))

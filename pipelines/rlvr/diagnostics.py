@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -14,8 +16,48 @@ from pipelines.engine.layout import Layout, row_ends
 from pipelines.rlvr.ops import homogeneous
 from pipelines.rlvr.ops_turns import turns_taken
 
+if TYPE_CHECKING:
+    from pipelines.engine.parallel import World
 
-def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What is reported of a rollout: without its tokens, so that all processes can know it of every one."""
+
+    uid: str
+    group: int
+    score: float | None
+    correct: bool | None
+    propensity: float | None
+    sampled_count: int
+    stop: Stop
+    status: str
+    player: int | None
+    components: dict[str, float]
+    paid: tuple[Any, ...]
+    """What it is paid in all, to tell rows apart."""
+    surprise: float
+    """Sum of -log-probability over the tokens that the policy drew, nats."""
+    drawn: int
+    """Tokens in that sum."""
+
+    @classmethod
+    def of(cls, row: Trajectory) -> Outcome:
+        """The outcome of a trajectory."""
+        pairs = zip(row.logp_old, row.role, strict=True)
+        logp = [value for value, role in pairs if role == Role.POLICY and math.isfinite(value)]
+        return cls(
+            row.uid, row.group, row.score, row.correct, row.propensity, row.sampled_count, row.stop, row.status, row.player,
+            row.components, _paid(row), -sum(logp), len(logp),
+        )  # fmt: skip
+
+
+def of_rollouts(trajectories: Iterable[Trajectory]) -> dict[str, float]:
+    """As `of_outcomes`, of trajectories."""
+    return of_outcomes([Outcome.of(row) for row in trajectories])
+
+
+def of_outcomes(trajectories: list[Outcome]) -> dict[str, float]:
     """Rewards, lengths, stops and statuses of everything sampled in the step; without rows, their number alone."""
     count = len(trajectories)
     if not count:
@@ -34,8 +76,10 @@ def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
         "rollout/truncated_share": sum(t.stop == Stop.LENGTH for t in trajectories) / count,
         "rollout/error_share": sum(t.stop == Stop.ERROR for t in trajectories) / count,
     }
-    if (entropy := _sampled_entropy(trajectories)) is not None:
-        metrics["rollout/entropy"] = entropy
+    if drawn := sum(
+        t.drawn for t in trajectories
+    ):  # the mean is an unbiased estimate of the entropy, known on every step
+        metrics["rollout/entropy"] = sum(t.surprise for t in trajectories) / drawn
     metrics |= {f"status/{name}": 0.0 for name in ("timed_out", "verifier_failed")}
     for status, rows in Counter(t.status for t in trajectories).items():
         metrics[f"status/{status}"] = rows / count
@@ -52,7 +96,7 @@ def of_rollouts(trajectories: list[Trajectory]) -> dict[str, float]:
     return metrics
 
 
-def _group_std(scored: list[Trajectory], component: str | None = None) -> float:
+def _group_std(scored: list[Outcome], component: str | None = None) -> float:
     """Standard deviation (of the population) of the scores in a group, mean over groups; 0 where nothing is scored.
 
     Args:
@@ -66,13 +110,13 @@ def _group_std(scored: list[Trajectory], component: str | None = None) -> float:
     return sum(float(values.std(correction=0)) for values in groups) / max(1, len(groups))
 
 
-def _equal_share(scored: list[Trajectory]) -> float:
+def _equal_share(scored: list[Outcome]) -> float:
     """Share of the scored rows whose group has no difference in what is paid; 0 where nothing is scored.
 
     Groups of one have nothing to differ from; where there are no others, the whole step is one group.
     """
     groups = [rows for rows in by_group(scored).values() if len(rows) > 1] or ([scored] if scored else [])
-    equal = sum(len(rows) for rows in groups if len({_paid(row) for row in rows}) == 1)
+    equal = sum(len(rows) for rows in groups if len({row.paid for row in rows}) == 1)
     return equal / max(1, sum(len(rows) for rows in groups))
 
 
@@ -80,20 +124,6 @@ def _paid(row: Trajectory) -> tuple[Any, ...]:
     """What a row is paid in all: its score to six digits, and where these are paid the rewards of its turns and tokens."""
     parts = (row.turn_reward or [], [value for value in row.token_reward or [] if value])
     return (round(float(row.score or 0), 6), *(tuple(part) if any(part) else () for part in parts))
-
-
-def _sampled_entropy(trajectories: list[Trajectory]) -> float | None:
-    """Mean -log-probability of the tokens that the policy drew, nats: an unbiased estimate of its entropy; None where it drew none.
-
-    Unlike the entropy of a forward pass it is known for every step, also for one that trains on nothing.
-    """
-    drawn = [
-        logp
-        for row in trajectories
-        for logp, role in zip(row.logp_old, row.role, strict=True)
-        if role == Role.POLICY and math.isfinite(logp)
-    ]
-    return -sum(drawn) / len(drawn) if drawn else None
 
 
 def of_tries(trajectories: list[Trajectory]) -> dict[str, float]:
@@ -128,35 +158,42 @@ def of_windows(trajectories: list[Trajectory], version: int, unfinished: int) ->
     }
 
 
-def of_columns(columns: dict[str, Any]) -> dict[str, float]:
-    """Signal: zero-variance groups, zero-advantage rows and tokens, size of advantages."""
+def of_columns(columns: dict[str, Any], world: World | None = None) -> dict[str, float]:
+    """Signal: zero-variance groups, zero-advantage rows and tokens, size of advantages; where there are several, of all processes' rows."""
     scored, group = columns["scored"], columns["group"]
     zero_variance = homogeneous(columns["raw_reward"], group, scored)
     advantage, mask = columns["advantage"], columns["mask"]
     zero_advantage = (advantage == 0).all(1)
+    sums = [
+        torch.tensor(len(mask)), mask.sum(), scored.sum(), zero_variance.sum(), zero_advantage.sum(), ((advantage == 0) & mask).sum(),
+        advantage.double().abs().sum(), (columns["reward"].double() * scored).sum(), (mask & columns["in_loss"][:, None]).sum(),
+    ]  # fmt: skip
+    total = torch.stack([value.double() for value in sums])
+    rows, tokens, of_scored, *others = (total if world is None else world.total(total)).tolist()
+    varied, row_zero, token_zero, size, reward, trained = others
     return {
-        "signal/zero_variance_group_share": float(zero_variance.float().mean()),
-        "signal/zero_advantage_row_share": float(zero_advantage.float().mean()),
-        "signal/zero_advantage_token_share": float(((advantage == 0) & mask).sum() / mask.sum().clamp(min=1)),
-        "advantage/abs_mean": float(advantage.abs().sum() / mask.sum().clamp(min=1)),
-        "reward/shaped_mean": float((columns["reward"] * scored).sum() / scored.sum().clamp(min=1)),
-        "tokens/trained": float((mask & columns["in_loss"][:, None]).sum()),
+        "signal/zero_variance_group_share": varied / rows,
+        "signal/zero_advantage_row_share": row_zero / rows,
+        "signal/zero_advantage_token_share": token_zero / max(1.0, tokens),
+        "advantage/abs_mean": size / max(1.0, tokens),
+        "reward/shaped_mean": reward / max(1.0, of_scored),
+        "tokens/trained": trained,
     }
 
 
-def changed_share(paid: str, before: dict[str, Any], after: dict[str, Any]) -> float:
-    """Share of the scored rows, of their turns or of their trained tokens that a shaping or credit part changed; 0 if it changed none.
+def changed(paid: str, before: dict[str, Any], after: dict[str, Any]) -> tuple[int, int]:
+    """How many of the scored rows, of their turns or of their trained tokens a shaping or credit part changed, and how many there are.
 
     Args:
-        paid: the column that it changes, which says of what the share is: `reward` [B], `turn_reward` [B, S], `token_reward` or
+        paid: the column that it changes, which says what is counted: `reward` [B], `turn_reward` [B, S], `token_reward` or
             `advantage` [B, T], of which a token's `loss_share` counts as a part.
         before: the step's columns before the part; without `token_reward`, tokens were paid nothing.
         after: the columns after it.
 
     >>> columns = {"scored": torch.tensor([True, True, False])}
     >>> before, after = (columns | {"reward": torch.tensor(r)} for r in ([1.0, 0.0, 0.0], [1.0, 0.5, 0.0]))
-    >>> changed_share("reward", before, after)
-    0.5
+    >>> changed("reward", before, after)
+    (1, 2)
     """
     scored = after["scored"] if paid == "reward" else after["scored"][:, None]
     differs = (after[paid] != before.get(paid, 0.0)) & scored
@@ -168,7 +205,7 @@ def changed_share(paid: str, before: dict[str, Any], after: dict[str, Any]) -> f
         positions = after["mask"] & scored
     if paid == "advantage":
         differs |= after["loss_share"] != before["loss_share"]
-    return int((differs & positions).sum()) / max(1, int(positions.sum()))
+    return int((differs & positions).sum()), int(positions.sum())
 
 
 def of_layouts(layouts: list[Layout], mask: Tensor, rows: Tensor) -> dict[str, float]:
@@ -202,14 +239,43 @@ class Ratios:
         for name, values in vars(self).items():
             values.extend(getattr(other, name))
 
-    def summary(self) -> dict[str, float]:
-        """Quantiles of the ratio, mean entropy, mean KL (k3)."""
-        if not self.log_ratio or not sum(len(x) for x in self.log_ratio):
+    def summary(self, world: World | None = None) -> dict[str, float]:
+        """Range and mean of the ratio, mean entropy, mean KL (k3); where there are several, of all processes' micro-batches."""
+        own = [_Sum.of([x.exp() for x in self.log_ratio]), _Sum.of(self.entropy), _Sum.of(self.divergence)]
+        parts = [own] if world is None else world.gather(own)
+        ratio, entropy, divergence = (_Sum.joined(of_one) for of_one in zip(*parts, strict=True))
+        if not ratio.count:
             return {}
-        ratio = torch.cat(self.log_ratio).exp()
-        out = {"ratio/min": float(ratio.min()), "ratio/mean": float(ratio.mean()), "ratio/max": float(ratio.max())}
-        if self.entropy:
-            out["policy/entropy"] = float(torch.cat(self.entropy).mean())
-        if self.divergence:
-            out["policy/kl_to_reference"] = float(torch.cat(self.divergence).mean())
+        out = {"ratio/min": ratio.low, "ratio/mean": ratio.mean, "ratio/max": ratio.high}
+        if entropy.count:
+            out["policy/entropy"] = entropy.mean
+        if divergence.count:
+            out["policy/kl_to_reference"] = divergence.mean
         return out
+
+
+@dataclass(frozen=True, slots=True)
+class _Sum:
+    """Sum, number and range of some values."""
+
+    count: int
+    total: float
+    low: float
+    high: float
+
+    @property
+    def mean(self) -> float:
+        return self.total / self.count
+
+    @classmethod
+    def of(cls, parts: list[Tensor]) -> _Sum:
+        values = torch.cat(parts) if parts else torch.zeros(0)
+        if not len(values):
+            return cls(0, 0.0, math.inf, -math.inf)
+        return cls(len(values), float(values.double().sum()), float(values.min()), float(values.max()))
+
+    @classmethod
+    def joined(cls, parts: Iterable[_Sum]) -> _Sum:
+        each = list(parts)
+        count, total = sum(part.count for part in each), sum(part.total for part in each)
+        return cls(count, total, min(part.low for part in each), max(part.high for part in each))

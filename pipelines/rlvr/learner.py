@@ -21,6 +21,7 @@ from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_providers
 from pipelines.rlvr import algorithm, diagnostics
 from pipelines.rlvr.mismatch import MismatchMonitor, Tokens, measure
+from pipelines.rlvr.own_rows import PLACE, Rows
 from pipelines.rlvr.passes import ForwardPasses, to_rows
 from pipelines.rlvr.text_scorer import FrozenModels, TextScorer
 from pipelines.stage.report import Report
@@ -30,6 +31,19 @@ if TYPE_CHECKING:
 
 SHUFFLES = 2
 """RNG stream id of the order in which groups come to mini-batches."""
+READ = (
+    "token",
+    "mask",
+    "group",
+    "logp_old",
+    "logp_ref",
+    "logp_sampler",
+    "on_policy",
+    "sampled_now",
+    PLACE,
+    "cached_gradients",
+)
+"""Columns that the passes of an update read beside those of its loss, where they exist."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,10 +144,15 @@ class Learner:
             budget=lambda: self.passes.budget,
         )  # fmt: skip
 
+    @property
+    def rows(self) -> Rows:
+        """Whether other processes have other rows of the step."""
+        return self.passes.rows
+
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
         """Put the columns that a method asked for and only a forward pass gives into `columns`."""
         with torch.no_grad():
-            if columns["teacher_forced"].any():
+            if self.rows.any(bool(columns["teacher_forced"].any())):
                 self._fill_teacher_forced(tokens, columns)
             if self.settings.old_logp == "trainer":
                 columns["logp_sampler"] = columns["logp_old"]
@@ -209,14 +228,19 @@ class Learner:
         """One step of the optimizer on some rows."""
         columns, rows = dict(batch.update.columns), batch.rows
         weighed = algorithm.weigh(
-            self.update, algorithm.take(columns, rows), replayed_separately=batch.update.normalise_separately
+            self.update,
+            algorithm.take(columns, rows),
+            replayed_separately=batch.update.normalise_separately,
+            rows=self.rows,
         )
         columns["weight"] = torch.zeros_like(columns["advantage"])
         columns["weight"][rows] = weighed["weight"]
         live = self._live(columns, rows)
-        coupled = self._couple(columns["token"], columns, live) if self.update.batch_coupled() and len(live) else None
+        learns = self.rows.any(len(live) > 0)
+        coupled = self._couple(columns["token"], columns, live) if self.update.batch_coupled() and learns else None
+        columns, live = self.rows.balanced(columns, live, {*self.update.loss_columns(), *READ})
         total = self._accumulate(replace(batch, rows=live), columns, ratios, metrics)
-        if len(live):
+        if learns:
             stepped = self.stepper.step(batch.schedule_index)
             metrics |= {f"optimizer/{k}": v for k, v in stepped.items()}
         return total if coupled is None else coupled / self.world.size
@@ -235,21 +259,16 @@ class Learner:
         kinds = 2 if self.policy.top_p_mass is None else 3
         with torch.no_grad():
             values = self.passes.per_token(self.passes.log_probs, tokens, columns["mask"] & live, values=kinds)
-        total, cached_gradients = algorithm.cached_gradients(self.update, algorithm.take(columns, rows), values[rows])
+        taken = algorithm.take(columns, rows) | {"values": values[rows]}
+        of_all, own = self.rows.gathered(taken, {*self.update.loss_columns(), "values"})
+        total, cached_gradients = algorithm.cached_gradients(self.update, of_all, of_all.pop("values"))
         columns["cached_gradients"] = torch.zeros_like(values)
-        columns["cached_gradients"][rows] = cached_gradients
+        columns["cached_gradients"][rows] = cached_gradients[own]
         return total
 
     def _joined(self, metrics: dict[str, float], ratios: diagnostics.Ratios, total: float) -> dict[str, float]:
         """The step's metrics over all processes."""
-        parts = self.world.gather((metrics, ratios, total))
-        joined = dict(metrics)
-        for other, *_ in parts:
-            joined |= {k: max(v, joined.get(k, v)) for k, v in other.items() if k.startswith("mismatch/")}
-        all_ratios = diagnostics.Ratios()
-        for _, of_process, _ in parts:
-            all_ratios.extend(of_process)
-        return joined | all_ratios.summary() | {"loss/policy": sum(loss for *_, loss in parts)}
+        return metrics | ratios.summary(self.world) | {"loss/policy": self.world.total(total)}
 
     def _mini_batches(self, update: PolicyUpdate, place: int) -> list[Tensor]:
         """Row indices of each optimizer update; rows of one group stay together, a group without a row in the loss is left out.
@@ -259,7 +278,8 @@ class Learner:
             place: its index among the step's updates; a replay update shuffles with an RNG stream of its own.
         """
         columns = update.columns
-        groups = columns["group"][columns["in_loss"]].unique()
+        own_groups = columns["group"][columns["in_loss"]].unique()
+        groups = torch.cat(self.rows.world.gather(own_groups)).unique()
         count = min(self.settings.mini_batches, len(groups)) if update.split else 1
         stream = (SHUFFLES, place) if update.replayed else (SHUFFLES,)
         batches: list[Tensor] = []
@@ -324,11 +344,12 @@ class Learner:
             total += float(loss.detach())
             ratios.add(taken, logp, entropy)
             if batch.compares:
-                compared.append(Tokens.of(taken, logp, tokens[part], part))
+                compared.append(Tokens.of(taken, logp, tokens[part], taken.get(PLACE, part)))
         if batch.compares:
             metrics |= self._mismatch(compared)
         if batch.first and layouts:
-            metrics |= diagnostics.of_layouts(layouts, columns["mask"], rows[self.world.rank :: self.world.size])
+            own = rows if self.rows.divided else rows[self.world.rank :: self.world.size]
+            metrics |= diagnostics.of_layouts(layouts, columns["mask"], own)
         return total
 
     def _mismatch_before(self, columns: dict[str, Any], rows: Tensor) -> dict[str, float]:
@@ -340,8 +361,9 @@ class Learner:
         if self.settings.old_logp != "trainer":
             with torch.no_grad():
                 logp = self.passes.per_token(self.passes.log_probs, tokens, mask)
-        compared = Tokens.of(algorithm.take(columns, live), logp[live], tokens[live], live)
-        return self._mismatch([compared] if self.world.rank == 0 else [])
+        taken = algorithm.take(columns, live)
+        compared = Tokens.of(taken, logp[live], tokens[live], taken.get(PLACE, live))
+        return self._mismatch([compared] if self.world.rank == 0 or self.rows.divided else [])
 
     def _mismatch(self, compared: list[Tokens]) -> dict[str, float]:
         """The step's sampler-trainer mismatch over all processes, judged before the weights change.
@@ -362,7 +384,8 @@ class Learner:
         """The tokens whose two log-probs are known after `learn`: with `old_logp: trainer` of all rows, else of the first mini-batch."""
         if "logp_sampler" not in columns:
             return self.compared
-        return Tokens.of(columns, columns["logp_old"], columns["token"], torch.arange(len(columns["token"])))
+        places = columns.get(PLACE, torch.arange(len(columns["token"])))
+        return Tokens.of(columns, columns["logp_old"], columns["token"], places)
 
     def _judged(self, tokens: Tokens) -> dict[str, float]:
         metrics, warning = self.mismatch.judge(tokens)

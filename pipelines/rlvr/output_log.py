@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from pipelines.data.records import Trajectory
+from pipelines.rlvr.diagnostics import Outcome
 
 ROLLOUTS, DRAWS, MONITORED, METHODS = "rollouts.jsonl", "draws.jsonl", "monitored.jsonl", "methods.jsonl"
 FILES = (ROLLOUTS, DRAWS, MONITORED, METHODS)
@@ -43,7 +43,7 @@ class OutputLog:
                     handle.truncate(sizes[name])
 
 
-def draws(step: int, rows: Iterable[Trajectory]) -> dict[str, Any]:
+def draws(step: int, rows: Iterable[Outcome]) -> dict[str, Any]:
     """What a step drew.
 
     Args:

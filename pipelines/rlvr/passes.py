@@ -14,6 +14,7 @@ from pipelines.engine import parallel
 from pipelines.engine.layout import Layout, best_layouts
 from pipelines.engine.policy import Policy
 from pipelines.recipe.settings import Rlvr
+from pipelines.rlvr.own_rows import ALONE, Rows
 
 Score = Callable[[Layout, Tensor], Tensor]
 """A layout and the ids of its scored tokens, int64 [M] → values [M] or [M, K]."""
@@ -32,6 +33,8 @@ class ForwardPasses:
         self.policy, self.settings, self.world = policy, settings, world
         self.budget = settings.micro_batch_tokens
         """Tokens of a pass; halved when memory runs out."""
+        self.rows: Rows = ALONE
+        """Whether other processes have other rows of the step."""
 
     def layouts(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[Layout]:
         """Rows laid out within the token budget, shared prefixes computed once where it pays.
@@ -43,27 +46,42 @@ class ForwardPasses:
         """
         sharing = self.policy.sharing(self.settings, self.world.size)
         layouts = best_layouts(tokens, mask, rows, self.budget, **sharing)
-        if 0 < len(layouts) < self.world.size:
+        if 0 < len(layouts) < self.world.size and not self.rows.divided:
             smaller = max(1, sum(layout.size for layout in layouts) // self.world.size)
             layouts = best_layouts(tokens, mask, rows, min(self.budget, smaller), **sharing)
         return layouts
 
     def sharded(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[Layout]:
         """This process's layouts. All processes get equally many: passes are collective, so some are repeats."""
+        if self.rows.divided:
+            return self._of_own_rows(tokens, mask, rows)
         shared = self.world.share_evenly(self.layouts(tokens, mask, rows))
         return [layout if counts else replace(layout, repeat=True) for layout, counts in shared]
+
+    def _of_own_rows(self, tokens: Tensor, mask: Tensor, rows: Tensor) -> list[Layout]:
+        """Layouts of this process's rows, and repeats up to as many as the process with the most has."""
+        layouts = self.layouts(tokens, mask, rows) if len(rows) else []
+        missing = max(self.world.gather(len(layouts))) - len(layouts)
+        if missing and not layouts:
+            any_token = torch.zeros_like(mask)
+            any_token[0, 1] = True
+            repeated = self.layouts(tokens, any_token, torch.zeros(1, dtype=torch.int64))[0]
+        elif missing:
+            repeated = layouts[0]
+        return layouts + [replace(repeated, repeat=True) for _ in range(missing)]
 
     def per_token(self, score: Score, tokens: Tensor, mask: Tensor, values: int = 1) -> Tensor:
         """What `score` gives each token of the mask, float32 [B, T] on the CPU, [B, T, values] for several; 0 elsewhere.
 
-        Each process computes its share, and all have the whole.
+        Each process computes its share, and all have the whole; where they have rows of their own, each computes those.
         """
         filled = torch.zeros(mask.numel(), values)
         for layout in self.sharded(tokens, mask, mask.any(1).nonzero().squeeze(1)):
             scores = score(layout, tokens.flatten()[layout.target]).cpu()
             if not layout.repeat:
                 filled[layout.target] = scores.view(len(scores), -1)[:, :values]
-        filled = self.world.total(filled)  # all have zeros where others computed
+        if not self.rows.divided:
+            filled = self.world.total(filled)  # all have zeros where others computed
         return filled.view(mask.shape) if values == 1 else filled.view(*mask.shape, values)
 
     def hidden_statistics(self, tokens: Tensor, mask: Tensor, statistics: HiddenStatistics) -> Tensor:
@@ -78,9 +96,9 @@ class ForwardPasses:
             for row in [] if layout.repeat else row_of.unique().tolist():
                 places = (row_of == row).nonzero().squeeze(1)
                 by_row[row] = statistics.summarise(hidden[places[layout.target[places].argsort()]])
-        for shard in self.world.gather(by_row):
+        for shard in [] if self.rows.divided else self.world.gather(by_row):
             by_row |= shard
-        width = max((len(values) for values in by_row.values()), default=1)
+        width = max(self.rows.world.gather(max((len(values) for values in by_row.values()), default=1)))
         return torch.tensor([by_row.get(row, [0.0] * width) for row in range(len(tokens))])
 
     def log_probs(self, layout: Layout, ids: Tensor) -> Tensor:

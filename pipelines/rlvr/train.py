@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import time
+from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,11 +28,13 @@ from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_providers
 from pipelines.rlvr import algorithm, diagnostics, gold_answers, info_fields, scoring, stored
 from pipelines.rlvr.collect import SETUP, Batch, Collector
+from pipelines.rlvr.diagnostics import Outcome
 from pipelines.rlvr.effects import Effects
 from pipelines.rlvr.learner import Learner
 from pipelines.rlvr.mismatch import Tokens
 from pipelines.rlvr.output_log import DRAWS, METHODS, MONITORED, OutputLog, draws
 from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
+from pipelines.rlvr.own_rows import PLACE, Rows, why_all
 from pipelines.rlvr.pack import pack, padded
 from pipelines.rlvr.windows import OPEN_ROWS
 
@@ -87,6 +91,10 @@ class Trainer(Loop):
         if "samples" in self.inputs:
             rows = stored.read(self.inputs["samples"], self.by_uid, self.tokenizer)
             self.collector.stored = rows.__getitem__
+        self.why_all = why_all(self.update, self.learner.providers.values())
+        """Why every process has all rows of a step; empty where each has its own."""
+        if not self.why_all:
+            self.collector.rows = Rows(self.world)
         self.idle: Idle | None = None
         self.overlap: Overlap | None = None
         if self.server is not None:
@@ -173,6 +181,10 @@ class Trainer(Loop):
 
         A split with fewer problems than a step draws is soon known by heart, and the training reward does not show it: an event warns.
         """
+        if self.world.size > 1:
+            self.report.event(
+                f"every process has all rows: {self.why_all}" if self.why_all else "each process keeps its own rows"
+            )
         if self.resumed:
             return
         if self.world.rank == 0:
@@ -219,12 +231,17 @@ class Trainer(Loop):
         """Its mean reward."""
         return {"reward": state["best"]}
 
-    def _measured(self, sampled: list[Trajectory]) -> dict[str, float]:
+    def _measured(self, sampled: list[Trajectory], held: Rows) -> dict[str, float]:
         """What the monitors measure on the step's rollouts; one process does it for all."""
         if not self.monitors.measures or not sampled:
             return {}
+        rows = sampled
+        if held.divided:
+            fields = self.monitors.row_fields
+            others = held.world.gather_first(sampled if fields is None else [row.only(fields) for row in sampled])
+            rows = sorted(chain.from_iterable(others), key=lambda row: row.group)
         rollouts = StepRollouts(
-            rows=sampled,
+            rows=rows,
             verify=lambda name, rows: scoring.hidden_scores(name, rows, self.by_uid),
             call=lambda name, rows: scoring.hidden_values(
                 name, self.hidden_functions[name], rows, self.by_uid, self.settings.reward_timeout_s
@@ -265,25 +282,28 @@ class Trainer(Loop):
             self.idle.begin()
         batch = self._batch(step)
         waited = time.perf_counter() - began
+        self.learner.passes.rows = held = batch.held
         rows, sampled = batch.rows, batch.sampled or batch.rows  # a step that carried problems fill
         sampled = [row for row in sampled if row.stop != Stop.WINDOW]
-        metrics = diagnostics.of_rollouts(sampled) | batch.metrics | self._measured(sampled)
+        outcomes = self._outcomes(sampled, held)
+        metrics = diagnostics.of_outcomes(outcomes) | batch.metrics | self._measured(sampled, held)
         metrics["time/rollout_s"] = batch.seconds
-        drawn = [row for row in batch.sampled if row.stop != Stop.WINDOW]
+        drawn = outcomes if batch.sampled else []
         tokens = sum(row.sampled_count for row in drawn)
         self.spent["tokens"] += tokens
         metrics["rollout/tokens_per_s"] = tokens / batch.seconds
         advantages: dict[int, list[float]] = {}
         compared: Tokens | None = None
         self.phase("credit", step)
-        columns = self.collector.filtered(self.collector.pack(rows, step, batch.version)) if rows else None
-        if columns is not None and columns["in_loss"].any():
+        columns = self.collector.filtered(self.collector.pack(rows, step, batch.version, held)) if rows else None
+        if columns is not None and held.any(bool(columns["in_loss"].any())):
             metrics |= self._train(batch, columns)
             advantages = self._advantages(sampled, rows, columns)
             compared = self.learner.differences(columns)
         else:
             self.report.event("no row to learn from: nothing was scored or kept", step=step + 1)
-        self._log(draws(step + 1, drawn), self._entries(step + 1, sampled, rows, advantages, compared), batch.lines)
+        entries = self._entries(step + 1, batch, sampled, advantages, self._of_own_rows(compared, columns))
+        self._log(draws(step + 1, drawn), entries, batch.lines)
         metrics["time/step_s"] = time.perf_counter() - began
         if self.idle is not None:
             metrics |= self.idle.of_step(waited if self.overlap is None else self.overlap.take_waited())
@@ -292,11 +312,13 @@ class Trainer(Loop):
 
     def _train(self, batch: Batch, columns: dict[str, Any]) -> dict[str, float]:
         """Credit and updates of a batch; `columns` get what is computed on the way."""
+        if batch.held.divided:
+            columns[PLACE] = batch.held.gathered(columns, ())[1]
         self.learner.fill(columns["token"], columns)
         credited = time.perf_counter()
-        columns |= algorithm.assign_credit(self.update, columns, self.effects.add)
+        columns |= algorithm.assign_credit(self.update, columns, self.effects.add, batch.held)
         metrics = {"time/credit_s": time.perf_counter() - credited}
-        metrics |= diagnostics.of_columns(columns) | self.update.metrics() | self.effects.metrics
+        metrics |= diagnostics.of_columns(columns, batch.held.world) | self.update.metrics() | self.effects.metrics
         if self.effects.metrics:
             metrics["signal/changed_share"] = max(self.effects.metrics.values())
         batch.lines += self.update.lines()
@@ -312,9 +334,13 @@ class Trainer(Loop):
         return metrics
 
     def collect(self, step: int) -> tuple[list[Trajectory], list[Trajectory]]:
-        """Everything sampled in the step, and the rows that it goes on with."""
-        batch = self._batch(step)
-        return batch.sampled, batch.rows
+        """Everything sampled in the step, and the rows that it goes on with, of all processes."""
+        return self.collector.all_rows(self._batch(step))
+
+    def _outcomes(self, rows: list[Trajectory], held: Rows) -> list[Outcome]:
+        """What came of rows, those of other processes included, in the order of their groups where there are such."""
+        outcomes = held.world.gather_all(map(Outcome.of, rows))
+        return sorted(outcomes, key=lambda row: row.group) if held.divided else outcomes
 
     def _batch(self, step: int) -> Batch:
         """What the step trains on: collected now, or while the steps before it trained."""
@@ -403,22 +429,34 @@ class Trainer(Loop):
         return {id(row): columns["advantage"][place[id(row)], : len(row.tokens)].tolist() for row in chosen}
 
     def _entries(
-        self, step: int, sampled: list[Trajectory], rows: list[Trajectory], advantages: dict[int, list[float]], compared: Tokens | None
+        self, step: int, batch: Batch, sampled: list[Trajectory], advantages: dict[int, list[float]], compared: Tokens | None
     ) -> list[dict[str, Any]]:  # fmt: skip
-        """What is logged of the sampled rollouts; `rows` are those of the columns that `compared` comes from."""
-        if self.world.rank > 0 or not self.settings.log_rollouts:
+        """What is logged of the sampled rollouts, on the first process."""
+        if not self.settings.log_rollouts or (self.world.rank > 0 and not batch.held.divided):
             return []
         from pipelines.rlvr import rollout_log
 
-        mismatches = rollout_log.differences(compared, rows, advantages)
-        return rollout_log.entries(
+        own = rollout_log.entries(
             step,
             self._logged(sampled),
             self.by_uid,
             advantages,
-            mismatches,
+            rollout_log.differences(compared, batch.rows, advantages),
             lambda ids: str(self.tokenizer.decode(ids)),
         )
+        entries = chain.from_iterable(batch.held.world.gather_first(own))
+        return sorted(entries, key=lambda entry: (entry["uid"], entry["group"]))[: self.settings.log_rollouts]
+
+    @staticmethod
+    def _of_own_rows(compared: Tokens | None, columns: dict[str, Any] | None) -> Tokens | None:
+        """The compared tokens with the rows as places in this process's columns; a row of another process is at -1."""
+        if compared is None or columns is None or PLACE not in columns:
+            return compared
+        places = columns[PLACE]
+        order = places.argsort()
+        at = torch.searchsorted(places[order], compared.row).clamp(max=len(order) - 1)
+        here = places[order][at] == compared.row
+        return replace(compared, row=torch.where(here, order[at], -1))
 
     def _log(self, drawn: dict[str, Any], entries: list[dict[str, Any]], lines: list[dict[str, Any]]) -> None:
         """Add a step to the outputs: what it drew, `entries` of its rollouts, and `lines` of its methods."""
@@ -452,7 +490,7 @@ class Trainer(Loop):
         }
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
-        """Take up what `extra_state` gave, apart from what a rollback does not undo: the rows that the forgotten steps drew go."""
+        """Take up what `extra_state` gave, divided from what a rollback does not undo: the rows that the forgotten steps drew go."""
         if self.world.rank == 0:
             self.log.rewind(state["log_bytes"])
         self.learner.load_state(state)

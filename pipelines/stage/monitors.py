@@ -69,6 +69,12 @@ class Monitors:
         return any(each.rule.measures for each in self.watched)
 
     @property
+    def row_fields(self) -> frozenset[str] | None:
+        """The fields of rollouts that these rules read; None: any."""
+        read = [each.rule.row_fields for each in self.watched if each.rule.measures]
+        return None if None in read else frozenset().union(*(fields for fields in read if fields is not None))
+
+    @property
     def acts(self) -> bool:
         """Whether some alarm would do more than warn."""
         return any(each.options.action != "warn" for each in self.watched)

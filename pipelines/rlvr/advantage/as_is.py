@@ -9,6 +9,7 @@ from pipelines.contract.columns import PerRow
     title="ArenaRL: tournament-based relative ranking (its rank rewards are already centred)",
     checked="closed form",
     group_of_one="compares nothing: the reward is a comparison already",
+    couples="row",
 )
 def as_is(reward: PerRow, scored: PerRow) -> PerRow:
     """The reward, where there is one.

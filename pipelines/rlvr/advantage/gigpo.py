@@ -16,6 +16,7 @@ from pipelines.rlvr.ops_turns import pair_index, returns_to_go, turns_to_tokens
     checked="official code, 16 cases",
     group_of_one="turns of one episode that began in the same state are compared",
     reduces_to="weight 0 with unit: episode is grpo on episode returns",
+    couples="group",
 )
 def gigpo(
     turn_reward: PerTurn,

@@ -15,6 +15,8 @@ from pipelines.rlvr.ops import group_std, standardised
     title="DeepSeekMath: Group Relative Policy Optimization",
     checked="third-party code (verl), 7 cases; official code for scale none and batch, 8 cases",
     reduces_to="scale: none is Dr. GRPO's advantage (2503.20783); scale: batch is Lite PPO's (2508.08221)",
+    couples="group",
+    couples_batch_with=(("scale", "batch"),),
 )
 def grpo(
     reward: PerRow,

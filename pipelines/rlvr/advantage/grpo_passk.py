@@ -14,6 +14,7 @@ from pipelines.rlvr.ops import SAME, group_max, group_size, group_std, group_sum
     paper="2503.19595",
     title="Optimizing Language Models for Inference Time Objectives using Reinforcement Learning (pass@k)",
     checked="third-party code (verl), 10 cases",
+    couples="group",
 )
 def grpo_passk(
     reward: PerRow,

@@ -13,6 +13,7 @@ from pipelines.rlvr.ops import group_mean
     paper="2602.02710",
     title="Maximum Likelihood Reinforcement Learning (MaxRL)",
     checked="third-party code (SkyRL), 5 cases",
+    couples="group",
 )
 def maxrl(reward: PerRow, group: PerRow, scored: PerRow, *, eps: Annotated[float, Field(gt=0)] = 1e-6) -> PerRow:
     """Reward minus the group's mean, divided by the mean: with rewards of 0 and 1 an estimate of the gradient of log p(correct).

@@ -10,6 +10,7 @@ from pipelines.rlvr.ops import group_sum
     title="On-Policy RL with Optimal Reward Baseline (OPO)",
     checked="third-party code (verl), 5 cases",
     reduces_to="rows of one length are grpo with scale: none",
+    couples="group",
 )
 def opo(reward: PerRow, group: PerRow, scored: PerRow, mask: PerToken) -> PerRow:
     """Reward minus the group's mean reward, in which a row counts as often as it has trained tokens.

@@ -9,6 +9,7 @@ from pipelines.rlvr.ops import group_mean, group_size
     paper="2402.14740",
     title="Back to Basics: Revisiting REINFORCE-Style Optimization",
     checked="third-party code (verl), 8 cases",
+    couples="group",
 )
 def rloo(reward: PerRow, group: PerRow, scored: PerRow) -> PerRow:
     """Reward minus the mean reward of the other rows of the group.

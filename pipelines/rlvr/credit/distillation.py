@@ -14,6 +14,7 @@ from pipelines.contract.columns import PerToken
     checked="closed form",
     reduces_to="weight 0 and task 1 leave the advantages as they are",
     provenance=("model",),
+    couples="row",
 )
 def distillation(
     advantage: PerToken,

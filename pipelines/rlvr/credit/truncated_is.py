@@ -15,6 +15,7 @@ from pipelines.rlvr.common.correction import Level, correction
     checked="third-party code (verl, TRL), 15 cases",
     ratio_level="token",
     reduces_to="a sampler that is the trainer gives weights of 1",
+    couples="row",
 )
 def truncated_is(
     advantage: PerToken,

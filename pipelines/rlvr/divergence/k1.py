@@ -9,6 +9,7 @@ from pipelines.contract.columns import PerToken
     title="Approximating KL Divergence",
     checked="third-party code (verl), 4 cases",
     legal_in=("reward",),
+    couples="row",
 )
 def k1(logp: PerToken, logp_ref: PerToken) -> PerToken:
     """logp - logp_ref: unbiased value; as a loss its expected gradient is zero, so it belongs in the reward.

@@ -9,6 +9,7 @@ from pipelines.contract.columns import PerToken
     title="Approximating KL Divergence",
     checked="third-party code (verl), 4 cases",
     legal_in=("loss",),
+    couples="row",
 )
 def k2(logp: PerToken, logp_ref: PerToken) -> PerToken:
     """(logp - logp_ref)^2 / 2: its gradient on samples of the policy is the gradient of the reverse KL.

@@ -11,6 +11,7 @@ from pipelines.contract.columns import PerToken
     title="DeepSeekMath, eq. 4; Approximating KL Divergence",
     checked="third-party code (verl), 5 cases",
     legal_in=("loss", "reward"),
+    couples="row",
 )
 def k3(logp: PerToken, logp_ref: PerToken) -> PerToken:
     """exp(d) - d - 1 with d = logp_ref - logp (clamped to ±20): never negative, 0 where the two agree.

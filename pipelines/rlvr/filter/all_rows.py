@@ -4,7 +4,12 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
 
 
-@method(paper="folklore", title="No filter", checked="closed form")
+@method(
+    paper="folklore",
+    title="No filter",
+    checked="closed form",
+    couples="row",
+)
 def all_rows(in_loss: PerRow) -> PerRow:
     """Every row that may train does.
 

@@ -6,7 +6,11 @@ from pipelines.rlvr.ops import group_size, homogeneous
 
 
 @method(
-    paper="2503.14476", title="DAPO, dynamic sampling", checked="official code, 4 cases", zero_variance_groups="drops"
+    paper="2503.14476",
+    title="DAPO, dynamic sampling",
+    checked="official code, 4 cases",
+    zero_variance_groups="drops",
+    couples="group",
 )
 def mixed(correct: PerRow, group: PerRow, scored: PerRow) -> PerRow:
     """Rows of groups whose correctness varies, or of a single row; looks at correctness, never at shaped rewards.

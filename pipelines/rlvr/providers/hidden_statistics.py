@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -18,6 +18,8 @@ from pipelines.contract.provider import Provider, ProviderContext
 )
 class hidden_statistics(Provider):
     """Each row's hidden states before its trained tokens, reduced by the method that reads them (`HiddenStatistics`)."""
+
+    reads_all_rows: ClassVar[bool] = False
 
     def setup(self, context: ProviderContext) -> None:
         """Note what is asked for."""

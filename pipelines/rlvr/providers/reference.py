@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -21,6 +21,8 @@ from pipelines.engine.policy import Policy
 )
 class reference(Provider):
     """Log-probabilities under the starting policy: a frozen copy, or with LoRA the model with its adapters switched off."""
+
+    reads_all_rows: ClassVar[bool] = False
 
     def setup(self, context: ProviderContext) -> None:
         """Copy the weights, unless adapters leave them alone anyway."""

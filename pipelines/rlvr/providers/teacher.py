@@ -28,6 +28,7 @@ class teacher(Provider):
     """
 
     model_paths: ClassVar[tuple[str, ...]] = ("path",)
+    reads_all_rows: ClassVar[bool] = False
 
     def __init__(self, *, path: str, revision: str | None = None) -> None:
         if revision is not None and is_stage_name(path):

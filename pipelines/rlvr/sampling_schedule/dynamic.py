@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
@@ -24,6 +24,8 @@ class dynamic(SamplingSchedule):
     With `filter: mixed` these are the groups whose rollouts are all correct or all incorrect. Problems of the last draw beyond the step's
     `prompts` are dropped; `dynamic_carry` keeps them. After the last draw the step continues with fewer problems.
     """
+
+    reads_all_rows: ClassVar[bool] = False
 
     def __init__(self, *, max_draws: Annotated[int, Field(ge=1, le=10_000)] = 3) -> None:
         self.max_draws = max_draws

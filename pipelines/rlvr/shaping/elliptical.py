@@ -21,6 +21,7 @@ from pipelines.rlvr.ops import mean_state
     checked="official code (the bonus; what is an episode and a feature of text is ours)",
     provenance=("policy",),
     intrinsic=True,
+    couples="group",
 )
 class elliptical(Method):
     r"""Adds weight * b to the reward, with x the mean of the policy's last hidden states before the row's tokens, scaled to length 1:

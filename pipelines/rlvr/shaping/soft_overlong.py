@@ -8,7 +8,12 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
 
 
-@method(paper="2503.14476", title="DAPO, soft overlong punishment", checked="official code, 4 cases")
+@method(
+    paper="2503.14476",
+    title="DAPO, soft overlong punishment",
+    checked="official code, 4 cases",
+    couples="row",
+)
 def soft_overlong(
     reward: PerRow,
     length: PerRow,

@@ -28,14 +28,15 @@ def main() -> None:
     rank = torch.distributed.get_rank() if torch.distributed.is_initialized() else 0
     about = {"data": start / "data", "out": work / "out", "work": work, "seed": 0}
     about["report"] = Report(work / f"report{rank}", committed=True)
-    rows = []
+    rows, held = [], []
     if section == "rlvr":
         made = Trainer(read.rlvr, read.model, start=str(start / "sft/out/model"), **about)
         batch_of = made._batch
 
         def noted(step):
             batch = batch_of(step)
-            rows.append([(row.uid, row.group, row.tokens, row.score) for row in batch.sampled])
+            rows.append([(row.uid, row.group, row.tokens, row.score) for row in made.collector.all_rows(batch)[0]])
+            held.append(len(batch.sampled))
             return batch
 
         made._batch = noted
@@ -54,6 +55,7 @@ def main() -> None:
         torch.save(
             {
                 "rows": rows,
+                "held": held,
                 "weights": ended,
                 "start": made.start_step,
                 "begun": begun,

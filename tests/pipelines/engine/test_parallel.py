@@ -106,7 +106,10 @@ def test_a_stage_in_two_processes(tmp_path, start, more, mismatch):
 
 
 def run_on(counts, folder, section, recipe, start, overrides):
-    """A run in parts, each on so many ranks and two steps longer than the one before: rows of all steps, first and last weights."""
+    """A run in parts, each on so many ranks and two steps longer than the one before: rows of all steps, first and last weights.
+
+    Of several ranks the first keeps its own rows alone.
+    """
     (folder / "out").mkdir(parents=True)
     rows, begun = [], {}
     for number, count in enumerate(counts):
@@ -115,6 +118,8 @@ def run_on(counts, folder, section, recipe, start, overrides):
         part = torch.load(folder / f"up_to_{last}.pt", weights_only=False)
         assert part["start"] == 2 * number
         rows += part["rows"]
+        for of_step, kept in zip(part["rows"], part["held"], strict=True):
+            assert kept == len(of_step) if count == 1 else 0 < kept < 0.6 * len(of_step)
         begun = part["begun"] if number == 0 else begun
     return rows, begun, part["weights"]
 
@@ -123,7 +128,17 @@ def run_on(counts, folder, section, recipe, start, overrides):
 @pytest.mark.parametrize(
     ("section", "more"),
     [
-        ("rlvr", ("rlvr.mini_batches=2", "rlvr.prompts=7", "rlvr.group_size=4", "rlvr.sampling.temperature=1.3")),
+        (
+            "rlvr",
+            (
+                "rlvr.mini_batches=2",
+                "rlvr.prompts=7",
+                "rlvr.group_size=4",
+                "rlvr.sampling.temperature=1.3",
+                "rlvr.credit=[whiten]",
+                "rlvr.divergence={kind: k3, weight: 0.01}",
+            ),
+        ),
         pytest.param(
             "sft",
             ("sft.lora={rank: 4, dropout: 0.3}", "sft.tokens_per_step=512", "sft.micro_batch_tokens=64"),

@@ -6,6 +6,7 @@ changes of a run that learns. The rate of false alarms is measured on simulated 
 
 from __future__ import annotations
 
+import copy
 import json
 import math
 import re
@@ -295,6 +296,20 @@ def rollouts(rows, hidden):
         verify=lambda name, some: [hidden(r) for r in some],
         call=lambda name, some: [hidden(r) for r in some],
     )
+
+
+@pytest.mark.parametrize("kind", [kind for kind in names("monitor") if load("monitor", kind).row_fields is not None])
+def test_a_rule_measures_the_fields_that_it_names_and_no_others(kind):
+    """Of several processes the first one gets these fields of the others' rows."""
+    rows = [row(score, [5, 6] * n, text="x") for n, score in ((9, 1.0), (2, 0.0), (4, 0.25), (6, 0.75), (3, None))]
+    for graded in (True, False):
+        some = [replace(each, components={"verifier": each.score}) if graded else each for each in rows]
+        whole = load("monitor", kind)()
+        part = copy.deepcopy(whole)
+        less = [each.only(part.row_fields) for each in some]
+        assert not any(each.text or any(each.logp_old) for each in less)
+        assert part.measure(rollouts(less, float)) == whole.measure(rollouts(some, float))
+        assert {**vars(part), "series": 0} == {**vars(whole), "series": 0}
 
 
 def test_what_the_rules_measure():

@@ -17,7 +17,7 @@ from pipelines.contract.catalogue import bind, names
 from pipelines.contract.metrics import metric
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr.algorithm import Update, assign_credit
-from pipelines.rlvr.diagnostics import changed_share
+from pipelines.rlvr.diagnostics import changed
 from pipelines.rlvr.effects import Effects
 from tasks.tracking.alarms import alarms_of, tag
 
@@ -71,17 +71,17 @@ def test_what_a_share_counts():
     turn_paid, token_paid = turns.clone(), tokens.clone()
     turn_paid[0, 1] = turn_paid[2, 0] = 1.0
     token_paid[0, 3] = token_paid[0, 0] = token_paid[2, 1] = -0.5
-    assert changed_share("turn_reward", columns | {"turn_reward": turns}, columns | {"turn_reward": turn_paid}) == 1 / 3
+    assert changed("turn_reward", columns | {"turn_reward": turns}, columns | {"turn_reward": turn_paid}) == (1, 3)
     beyond = turns.clone()
     beyond[1, 1] = 1.0  # a turn without a trained token: what it is paid counts for the row all the same
-    assert changed_share("turn_reward", columns | {"turn_reward": turns}, columns | {"turn_reward": beyond}) == 1 / 4
-    assert changed_share("token_reward", columns, columns | {"token_reward": token_paid}) == 1 / 5
+    assert changed("turn_reward", columns | {"turn_reward": turns}, columns | {"turn_reward": beyond}) == (1, 4)
+    assert changed("token_reward", columns, columns | {"token_reward": token_paid}) == (1, 5)
     before = columns | {"advantage": tokens, "loss_share": mask.float()}
     left_out = before | {"loss_share": mask * torch.tensor([1.0, 1.0, 0.5, 0.0])}
-    assert changed_share("advantage", before, before) == 0
-    assert changed_share("advantage", before, left_out) == 3 / 5
+    assert changed("advantage", before, before) == (0, 5)
+    assert changed("advantage", before, left_out) == (3, 5)
     nobody = columns | {"scored": torch.zeros(3, dtype=torch.bool), "reward": torch.zeros(3)}
-    assert changed_share("reward", nobody, nobody) == 0
+    assert changed("reward", nobody, nobody) == (0, 0)
 
 
 def counted(limit, shares):

@@ -129,6 +129,11 @@ def test_inputs_are_left_alone(slot, name):
     check(methods.inputs_are_left_alone, slot, name)
 
 
+@pytest.mark.parametrize(("slot", "name"), [(s, n) for s, n in CALLED if load(f"rlvr.{s}", n).card.couples != "batch"])
+def test_couples_what_it_says(slot, name):
+    check(methods.couples_what_it_says, slot, name)
+
+
 @pytest.mark.parametrize("name", of("objective"))
 def test_on_policy_gradient_is_reinforce(name):
     check(methods.on_policy_gradient_is_reinforce, "objective", name)

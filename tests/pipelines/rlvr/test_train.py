@@ -535,7 +535,7 @@ def test_passes_that_failed_are_not_counted(tmp_path, start, monkeypatch):
         return total
 
     made.learner._passes = late
-    monkeypatch.setattr(Ratios, "summary", lambda self: seen.append(sum(len(x) for x in self.log_ratio)) or {})
+    monkeypatch.setattr(Ratios, "summary", lambda self, world: seen.append(sum(len(x) for x in self.log_ratio)) or {})
     numbers = made.step(0)
     assert len(attempts) == 2 and seen == [numbers["tokens/trained"]]
 

@@ -1,0 +1,174 @@
+"""Rows that stay on the process that drew them, and what the processes tell each other of them.
+
+Each process draws whole groups. Where nothing in the recipe reads the rows of others (`why_all`), it keeps, packs and credits its own
+alone. A part that couples rows of several groups (`Card.couples`) is called with the columns that it names of all rows, on every process
+alike, in the order of one process; a part that does not is called with the process's own. For an update whole groups go from processes
+that have more than their share of its tokens to those with less, so the passes are about equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from pipelines.contract.card import Bound
+from pipelines.contract.columns import Phase, phase_of
+from pipelines.contract.provider import Provider
+from pipelines.engine.layout import row_ends
+from pipelines.engine.parallel import World
+
+if TYPE_CHECKING:
+    from pipelines.rlvr.algorithm import Update
+
+SLACK = 1.1
+"""Groups move where a process has this many times the mean tokens of an update."""
+ALL_ROWS = ("on_rollouts", "on_batch")
+"""Hooks that are called with all rows of a draw or a step."""
+PLACE = "place"
+"""Column [B] of a row's place among those of all processes."""
+Move = tuple[int, int, int]
+"""A group, the process that has it, and the one that it goes to."""
+
+
+class Rows:
+    """The rows of a step as this process has them: all of them, or those of its own groups.
+
+    Args:
+        world: the processes that have rows of their own; default: this one has all rows.
+    """
+
+    def __init__(self, world: World | None = None) -> None:
+        self.world = World() if world is None else world
+        self.divided = self.world.size > 1
+        """Whether other processes have other rows."""
+
+    def any(self, value: bool) -> bool:
+        """Whether it is so on some process."""
+        return any(self.world.gather(value))
+
+    def share(self, count: int, of: int) -> float:
+        """A share whose two counts are summed over all processes; 0 of nothing."""
+        counts, totals = zip(*self.world.gather((count, of)), strict=True)
+        return sum(counts) / max(1, sum(totals))
+
+    def call(self, part: Bound, columns: Mapping[str, Any]) -> Any:
+        """What a part says of this process's rows, called with these, or where it couples rows with those of all processes."""
+        if not self.divided or part.couples != "batch":
+            return part(columns)
+        of_all, own = self.gathered(columns, part.takes)
+        result = part(of_all)
+        return tuple(each[own] for each in result) if isinstance(result, tuple) else result[own]
+
+    def gathered(self, columns: Mapping[str, Any], names: Iterable[str]) -> tuple[dict[str, Any], Tensor]:
+        """Some columns of all processes' rows, sorted by group as in one process, and where this process's rows are among them.
+
+        Args:
+            columns: of this process's rows.
+            names: of columns; those that do not exist, and numbers of the whole step, are left as they are.
+
+        Returns:
+            the columns, and int64 [B].
+        """
+        count = len(columns["group"])
+        if not self.divided:
+            return dict(columns), torch.arange(count)
+        sent = {name: columns[name] for name in ("group", *names) if isinstance(columns.get(name), Tensor)}
+        parts = self.world.gather(sent)
+        joined = {name: torch.cat([part[name] for part in parts]) for name in sent}
+        order = joined["group"].argsort(stable=True)
+        place = torch.empty_like(order).scatter_(0, order, torch.arange(len(order)))
+        before = sum(len(part["group"]) for part in parts[: self.world.rank])
+        alone = {name: value for name, value in columns.items() if not isinstance(value, Tensor)}
+        return alone | {name: value[order] for name, value in joined.items()}, place[before : before + count]
+
+    def balanced(self, columns: dict[str, Any], rows: Tensor, names: Collection[str]) -> tuple[dict[str, Any], Tensor]:
+        """The rows of an update that this process computes: its own, without groups that went to others, and with those that came.
+
+        Args:
+            columns: of this process's rows.
+            rows: int64 [N], those of them that are in the update.
+            names: the columns that the passes read.
+
+        Returns:
+            these columns, and the rows in them, int64 [M].
+        """
+        if not self.divided:
+            return columns, rows
+        columns = {k: v for k, v in columns.items() if not isinstance(v, Tensor) or k in names}
+        tokens: dict[int, int] = {}
+        for group, size in zip(columns["group"][rows].tolist(), row_ends(columns["mask"][rows]).tolist(), strict=True):
+            tokens[group] = tokens.get(group, 0) + size
+        chosen = moves(self.world.gather(tokens))
+        if not chosen:
+            return columns, rows
+        rank, group = self.world.rank, columns["group"][rows]
+        leaving = {}
+        for to in {at for _, by, at in chosen if by == rank}:
+            gone = rows[torch.isin(group, torch.tensor([g for g, by, at in chosen if (by, at) == (rank, to)]))]
+            leaving[to] = {name: value[gone] for name, value in columns.items() if isinstance(value, Tensor)}
+        arrived = self.world.send({(by, at) for _, by, at in chosen}, leaving)
+        stays = ~torch.isin(group, torch.tensor([g for g, by, _ in chosen if by == rank], dtype=torch.int64))
+        count = len(columns["group"])
+        joined = {
+            name: torch.cat([value, *(part[name] for part in arrived)]) if isinstance(value, Tensor) else value
+            for name, value in columns.items()
+        }
+        return joined, torch.cat([rows[stays], torch.arange(count, len(joined["group"]))])
+
+
+ALONE = Rows()
+"""All rows are here."""
+
+
+def moves(tokens: Sequence[Mapping[int, int]]) -> list[Move]:
+    """Which groups go where, so that no process has more than `SLACK` times the mean, as far as whole groups allow it.
+
+    Args:
+        tokens: of each process the tokens of its groups.
+
+    >>> moves([{0: 6, 1: 4}, {2: 2}])
+    [(1, 0, 1)]
+    >>> moves([{0: 6}, {1: 5, 2: 1}])
+    []
+    """
+    here = [dict(groups) for groups in tokens]
+    load = [sum(groups.values()) for groups in here]
+    limit, chosen = SLACK * sum(load) / len(load), []
+    while max(load) > limit:
+        fullest, emptiest = load.index(max(load)), load.index(min(load))
+        fitting = [(size, -group) for group, size in here[fullest].items() if load[emptiest] + size < load[fullest]]
+        if not fitting:
+            break
+        size, group = max(fitting)
+        chosen.append((-group, fullest, emptiest))
+        del here[fullest][-group]  # each group moves once at most
+        load[fullest] -= size
+        load[emptiest] += size
+    return chosen
+
+
+def why_all(update: Update, providers: Iterable[Provider]) -> str:
+    """Why every process of a run must have all rows; empty where each can keep its own.
+
+    Args:
+        update: the bound methods.
+        providers: of columns.
+    """
+    for part in update.bound():
+        where = f"{part.slot}: {part.name}"
+        if hooks := [hook for hook in ALL_ROWS if part.fn.uses(hook)]:
+            return f"{where} gets all rows ({hooks[0]})"
+        if phase_of(part.slot) > Phase.FILTER and part.fn.uses("connect"):
+            return f"{where} asks a model about texts"
+    for part in update.bound():
+        if getattr(part.fn, "reads_all_rows", False):
+            return f"{part.slot}: {part.name} reads all rows"
+    if update.filter.couples == "batch":
+        return f"{update.filter.slot}: {update.filter.name} compares rows of several groups"
+    if update.reward_crosses_groups():
+        return "the reward compares rows of several groups"
+    reading = [type(provider).__name__ for provider in providers if provider.reads_all_rows]
+    return f"rlvr.providers: {reading[0]} reads all rows" if reading else ""
