@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from pipelines.contract.card import Bound
 from pipelines.contract.columns import Phase, phase_of
 from pipelines.contract.method import Method
+from pipelines.contract.provider import Provider
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_slots, bound_list, column_options
 from pipelines.rlvr.common.estimate import returns_to_go
@@ -23,6 +24,9 @@ from pipelines.rlvr.turn_values import immediate_rewards
 
 ROUNDING = 1e-6
 """Of the sum of the amounts that a difference is taken of: a smaller one is float32's rounding."""
+
+ALL_ROWS = ("on_rollouts", "on_batch")
+"""Hooks that are called with all rows of a draw or a step."""
 
 
 Watch = Callable[[str, Bound, float, int], None]
@@ -97,6 +101,27 @@ class Update:
     def reward_crosses_groups(self) -> bool:
         """Whether a row's score may depend on rows of other groups."""
         return any(part.card.crosses_groups for part in (self.reward, *self.reward.fn.parts()))
+
+    def why_all(self, providers: Iterable[Provider]) -> str:
+        """Why every process must have all rows of a step; empty where each can keep its own.
+
+        Args:
+            providers: of columns.
+        """
+        for part in self.bound():
+            where = f"{part.slot}: {part.name}"
+            if hooks := [hook for hook in ALL_ROWS if part.fn.uses(hook)]:
+                return f"{where} gets all rows ({hooks[0]})"
+            if phase_of(part.slot) > Phase.FILTER and part.fn.uses("connect"):
+                return f"{where} asks a model about texts"
+            if part.fn.reads_all_rows:
+                return f"{where} reads all rows"
+        if self.filter.couples == "batch":
+            return f"{self.filter.slot}: {self.filter.name} compares rows of several groups"
+        if self.reward_crosses_groups():
+            return "the reward compares rows of several groups"
+        reading = [type(provider).__name__ for provider in providers if provider.reads_all_rows]
+        return f"rlvr.providers: {reading[0]} reads all rows" if reading else ""
 
     def column_options(self) -> dict[str, Any]:
         """Column → how it is to be made, as the parts ask for it."""

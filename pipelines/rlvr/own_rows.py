@@ -1,7 +1,7 @@
 """Rows that stay on the process that drew them, and what the processes tell each other of them.
 
-Each process draws whole groups. Where nothing in the recipe reads the rows of others (`why_all`), it keeps, packs and credits its own
-alone. A part that couples rows of several groups (`Card.couples`) is called with the columns that it names of all rows, on every process
+Each process draws whole groups. Where nothing in the recipe reads the rows of others (`Update.why_all`), it keeps, packs and credits its
+own alone. A part that couples rows of several groups (`Card.couples`) is called with the columns that it names of all rows, on every process
 alike, in the order of one process; a part that does not is called with the process's own. For an update whole groups go from processes
 that have more than their share of its tokens to those with less, so the passes are about equal.
 """
@@ -9,24 +9,17 @@ that have more than their share of its tokens to those with less, so the passes 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pipelines.contract.card import Bound
-from pipelines.contract.columns import Phase, phase_of
-from pipelines.contract.provider import Provider
 from pipelines.engine.layout import row_ends
 from pipelines.engine.parallel import World
 
-if TYPE_CHECKING:
-    from pipelines.rlvr.algorithm import Update
-
 SLACK = 1.1
 """Groups move where a process has this many times the mean tokens of an update."""
-ALL_ROWS = ("on_rollouts", "on_batch")
-"""Hooks that are called with all rows of a draw or a step."""
 PLACE = "place"
 """Column [B] of a row's place among those of all processes."""
 Move = tuple[int, int, int]
@@ -148,27 +141,3 @@ def moves(tokens: Sequence[Mapping[int, int]]) -> list[Move]:
         load[fullest] -= size
         load[emptiest] += size
     return chosen
-
-
-def why_all(update: Update, providers: Iterable[Provider]) -> str:
-    """Why every process of a run must have all rows; empty where each can keep its own.
-
-    Args:
-        update: the bound methods.
-        providers: of columns.
-    """
-    for part in update.bound():
-        where = f"{part.slot}: {part.name}"
-        if hooks := [hook for hook in ALL_ROWS if part.fn.uses(hook)]:
-            return f"{where} gets all rows ({hooks[0]})"
-        if phase_of(part.slot) > Phase.FILTER and part.fn.uses("connect"):
-            return f"{where} asks a model about texts"
-    for part in update.bound():
-        if getattr(part.fn, "reads_all_rows", False):
-            return f"{part.slot}: {part.name} reads all rows"
-    if update.filter.couples == "batch":
-        return f"{update.filter.slot}: {update.filter.name} compares rows of several groups"
-    if update.reward_crosses_groups():
-        return "the reward compares rows of several groups"
-    reading = [type(provider).__name__ for provider in providers if provider.reads_all_rows]
-    return f"rlvr.providers: {reading[0]} reads all rows" if reading else ""

@@ -34,7 +34,7 @@ from pipelines.rlvr.learner import Learner
 from pipelines.rlvr.mismatch import Tokens
 from pipelines.rlvr.output_log import DRAWS, METHODS, MONITORED, OutputLog, draws
 from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
-from pipelines.rlvr.own_rows import PLACE, Rows, why_all
+from pipelines.rlvr.own_rows import PLACE, Rows
 from pipelines.rlvr.pack import pack, padded
 from pipelines.rlvr.windows import OPEN_ROWS
 
@@ -91,7 +91,7 @@ class Trainer(Loop):
         if "samples" in self.inputs:
             rows = stored.read(self.inputs["samples"], self.by_uid, self.tokenizer)
             self.collector.stored = rows.__getitem__
-        self.why_all = why_all(self.update, self.learner.providers.values())
+        self.why_all = self.update.why_all(self.learner.providers.values())
         """Why every process has all rows of a step; empty where each has its own."""
         if not self.why_all:
             self.collector.rows = Rows(self.world)

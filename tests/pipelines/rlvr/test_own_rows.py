@@ -14,7 +14,7 @@ from pipelines.contract.rollout import DrawnProblem
 from pipelines.laws import coupling, example_columns
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr import algorithm, diagnostics
-from pipelines.rlvr.own_rows import SLACK, Rows, moves, why_all
+from pipelines.rlvr.own_rows import SLACK, Rows, moves
 
 RANKS = 3
 
@@ -151,7 +151,7 @@ def why(**settings):
     update = algorithm.Update.of(rlvr)
     from pipelines.recipe.slots import bind_providers
 
-    return why_all(update, [bound.fn for bound in bind_providers(rlvr, update.bound())])
+    return update.why_all([bound.fn for bound in bind_providers(rlvr, update.bound())])
 
 
 def test_what_reads_all_rows_is_named():
