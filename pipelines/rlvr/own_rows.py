@@ -2,8 +2,8 @@
 
 Each process draws whole groups. Where nothing in the recipe reads the rows of others (`Update.why_all`), it keeps, packs and credits its
 own alone. A part that couples rows of several groups (`Card.couples`) is called with the columns that it names of all rows, on every
-process alike, in the order of one process; a part that does not is called with the process's own. For an update whole groups go from processes
-that have more than their share of its tokens to those with less, so the passes are about equal.
+process alike, in the order of one process; a part that does not is called with the process's own. For an update whole groups go from
+processes that have more than their share of its tokens to those with less, so the passes are about equal.
 """
 
 from __future__ import annotations
