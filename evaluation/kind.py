@@ -10,8 +10,9 @@ from typing import Any, ClassVar
 from evaluation import benchmark_files, generation, named_files
 from pipelines import environments, verifiers
 from pipelines.base.errors import RecipeError, did_you_mean
+from pipelines.base.labels import numbered
 from pipelines.recipe import search_models
-from pipelines.recipe.graph import endpoints, numbered
+from pipelines.recipe.graph import endpoints
 from pipelines.recipe.guidance import GuidedColumns
 from pipelines.recipe.players import check_evaluated_games
 from pipelines.recipe.resolve import resolve

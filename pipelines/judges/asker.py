@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import Field, ValidationError
 
@@ -12,8 +12,10 @@ from pipelines.contract.fields import Identifier, Strict
 from pipelines.contract.model_endpoint import Concurrency, ModelName, Timeout, Url
 from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Message
-from pipelines.judges.endpoint import ChatEndpoint, Reply
-from pipelines.judges.local import LocalJudge
+
+if TYPE_CHECKING:
+    from pipelines.judges.endpoint import ChatEndpoint, Reply
+    from pipelines.judges.local import LocalJudge
 
 ModelPath = Annotated[str, Field(min_length=1, max_length=4096)]
 Instruction = Annotated[str, Field(max_length=8000)]
@@ -104,6 +106,8 @@ class Asker:
         """Load the model at `path`."""
         own = self.settings
         if own.path is not None:
+            from pipelines.judges.local import LocalJudge
+
             model = scorer.language_model(own.path)
             self._asked = LocalJudge(model, temperature=own.temperature, max_tokens=own.max_tokens)
 
@@ -114,5 +118,7 @@ class Asker:
             UserError: as `ChatEndpoint` does.
         """
         if self._asked is None:
+            from pipelines.judges.endpoint import ChatEndpoint
+
             self._asked = ChatEndpoint(field=self.field, **self.settings.model_dump(exclude={"path"}))
         return self._asked.ask(questions) if questions else []

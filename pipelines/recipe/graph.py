@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import heapq
-from collections import Counter
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Annotated, Any
@@ -96,20 +95,6 @@ def _listed(names: list[str], endpoints: list[Any], places: tuple[int, ...]) -> 
 
 
 StageField = Annotated[Stage, PlainValidator(parse), PlainSerializer(_written)]
-
-
-def numbered(kinds_in_order: list[str]) -> list[str]:
-    """A label for each model of a list, by its kind alone.
-
-    >>> numbered(["base", "sft", "rlvr", "rlvr"])
-    ['base', 'sft', 'rlvr', 'rlvr-2']
-    """
-    count: Counter[str] = Counter()
-    labels = []
-    for kind in kinds_in_order:
-        count[kind] += 1
-        labels.append(kind if count[kind] == 1 else f"{kind}-{count[kind]}")
-    return labels
 
 
 def arranged(stages: dict[str, Stage]) -> dict[str, Stage]:

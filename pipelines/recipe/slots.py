@@ -13,7 +13,6 @@ from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import bind
 from pipelines.contract.columns import COLUMNS, Phase, phase_of
 from pipelines.contract.monitor import Monitor
-from pipelines.recipe.explain import explain
 from pipelines.recipe.monitors import Watch
 from pipelines.recipe.settings import Rlvr
 
@@ -110,6 +109,8 @@ def bind_monitors(section: str, specs: list[dict[str, Any]]) -> list[Watched]:
         try:
             options = Watch.model_validate(shared)
         except ValidationError as error:
+            from pipelines.recipe.explain import explain
+
             raise explain(error, shared, Watch, field) from None
         own = {name: value for name, value in spec.items() if name == "kind" or name not in shared}
         try:

@@ -76,9 +76,8 @@ def of_outcomes(trajectories: list[Outcome]) -> dict[str, float]:
         "rollout/truncated_share": sum(t.stop == Stop.LENGTH for t in trajectories) / count,
         "rollout/error_share": sum(t.stop == Stop.ERROR for t in trajectories) / count,
     }
-    if drawn := sum(
-        t.drawn for t in trajectories
-    ):  # the mean is an unbiased estimate of the entropy, known on every step
+    if drawn := sum(t.drawn for t in trajectories):
+        # An unbiased estimate of the entropy; unlike that of a forward pass it is known for a step that trains on nothing.
         metrics["rollout/entropy"] = sum(t.surprise for t in trajectories) / drawn
     metrics |= {f"status/{name}": 0.0 for name in ("timed_out", "verifier_failed")}
     for status, rows in Counter(t.status for t in trajectories).items():

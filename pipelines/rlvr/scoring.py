@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pipelines import verifiers
 from pipelines.base.errors import RecipeError
+from pipelines.base.labels import numbered
 from pipelines.base.user_functions import load_function, name_of
 from pipelines.base.user_modules import raised_at
 from pipelines.data.records import UNSCORED, Problem, Stop, Trajectory
-from pipelines.recipe.graph import numbered
 from pipelines.rlvr import function_keywords
 
 if TYPE_CHECKING:

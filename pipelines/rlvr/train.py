@@ -490,7 +490,7 @@ class Trainer(Loop):
         }
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
-        """Take up what `extra_state` gave, divided from what a rollback does not undo: the rows that the forgotten steps drew go."""
+        """Take up what `extra_state` gave, apart from what a rollback does not undo: the rows that the forgotten steps drew go."""
         if self.world.rank == 0:
             self.log.rewind(state["log_bytes"])
         self.learner.load_state(state)

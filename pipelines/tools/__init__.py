@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import importlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
@@ -194,3 +194,17 @@ def call_text(name: str, arguments: dict[str, Any]) -> str:
     """
     body = json.dumps({"name": name, "arguments": arguments}, ensure_ascii=False)
     return f"<tool_call>\n{body}\n</tool_call>"
+
+
+def corpora_of(settings: Any) -> Iterator[str]:
+    """Every corpus that settings name, at any depth.
+
+    >>> list(corpora_of([{"tools": [{"kind": "search", "corpus": "a.jsonl"}]}, {"corpus": "b.txt"}]))
+    ['a.jsonl', 'b.txt']
+    """
+    if isinstance(settings, dict):
+        if isinstance(settings.get("corpus"), str):
+            yield settings["corpus"]
+        settings = list(settings.values())
+    for inner in settings if isinstance(settings, list | tuple) else ():
+        yield from corpora_of(inner)

@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import json
 import os
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -153,20 +153,6 @@ def _generated(name: str) -> Retriever:
     if name not in known:
         raise RecipeError(f"no generated corpus called {name!r}", fix=did_you_mean(name, known))
     return Retriever(importlib.import_module(f"{corpora_folder.__name__}.{name}").passages())
-
-
-def corpora(settings: Any) -> Iterator[str]:
-    """Every corpus that settings name, at any depth.
-
-    >>> list(corpora([{"tools": [{"kind": "search", "corpus": "a.jsonl"}]}, {"corpus": "b.txt"}]))
-    ['a.jsonl', 'b.txt']
-    """
-    if isinstance(settings, dict):
-        if isinstance(settings.get("corpus"), str):
-            yield settings["corpus"]
-        settings = list(settings.values())
-    for inner in settings if isinstance(settings, list | tuple) else ():
-        yield from corpora(inner)
 
 
 def refusal(corpus: str) -> Problem | None:

@@ -8,7 +8,7 @@ from functools import cache
 from pipelines import environments
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.stage_kind import Reads
-from pipelines.tools.retrieval import corpora
+from pipelines.tools import corpora_of
 from tasks.keys.source import brought
 
 
@@ -23,7 +23,7 @@ def of_stage(reads: Reads, installed: dict[str, str] | None = None) -> dict[str,
     if any(gguf_of(model.path) is not None for model in reads.models.values()):
         names.add("gguf")
     names.update(*map(environments.libraries_of, reads.environments))
-    if any(map(environments.corpus_of, reads.environments)) or any(True for _ in corpora(reads.environment_settings)):
+    if any(map(environments.corpus_of, reads.environments)) or [*corpora_of(reads.environment_settings)]:
         names.add("bm25s")
     return {name: (installed or {}).get(name) or _version(name) for name in sorted(names)}
 

@@ -12,7 +12,7 @@ from evaluation.comparison import Subject
 from pipelines.base import names
 from pipelines.base.errors import UserError, did_you_mean
 from pipelines.base.files import read_manifest
-from pipelines.recipe.graph import numbered
+from pipelines.base.labels import numbered
 from pipelines.recipe.settings import CHECKPOINTS
 from pipelines.recipe.stage_kind import BASE, MODEL, SCORES, stage_kinds
 from pipelines.stage.report import history, lines_of

@@ -28,7 +28,6 @@ from pipelines.recipe.slots import terms_of
 from pipelines.recipe.source import sources_of
 from pipelines.recipe.stage_checks import is_quantized, processes, samplers
 from pipelines.recipe.stage_kind import DATA, Node
-from pipelines.sandbox import SandboxError, isolation
 from pipelines.verifiers import SANDBOXED
 from tasks import environment, keys, machine
 from tasks.preflight import corpora as preflight_corpora
@@ -294,6 +293,8 @@ def _sandbox(recipe: Recipe, nodes: list[Node]) -> Iterator[Problem]:
         each for name in evaluated if name in named_files.BENCHMARKS for each in named_files.BENCHMARKS[name].verifiers
     ]
     if any(v in SANDBOXED for v in verifiers) and any(n.kind.reads(n).verifies for n in nodes):
+        from pipelines.sandbox import SandboxError, isolation
+
         try:
             isolation.best(recipe.sandbox == "limits_only")
         except SandboxError as error:

@@ -10,13 +10,15 @@ from pipelines.base.errors import Problem
 from pipelines.recipe.settings import Curate, Evaluate, Rlvr
 from pipelines.recipe.slots import terms_of
 from pipelines.recipe.stage_kind import Node
-from pipelines.tools import retrieval
+from pipelines.tools import corpora_of
 
 
 def problems(node: Node) -> Iterator[Problem]:
     """Corpora of a stage's settings that cannot be searched."""
     for field, settings in _places(node):
-        for corpus in dict.fromkeys(retrieval.corpora(settings)):
+        for corpus in dict.fromkeys(corpora_of(settings)):
+            from pipelines.tools import retrieval
+
             if problem := retrieval.refusal(corpus):
                 yield problem.inside(field)
 
