@@ -30,24 +30,30 @@ def needed(bound: Bound) -> str:
     """What a method couples with its settings, as far as some steps show it; one that remembers something, a batch."""
     if any(bound.fn.uses(hook) for hook in ("state_dict", "metrics", "lines")):
         return "batch"
-    steps = list(_steps())
-    if all(_adds_up(bound, columns, torch.arange(len(columns["group"]))) for columns in steps):
+    tried = list(steps())
+    if all(_adds_up(bound, columns, torch.arange(len(columns["group"]))) for columns in tried):
         return "row"
-    return "group" if all(_adds_up(bound, columns, columns["group"]) for columns in steps) else "batch"
+    return "group" if all(_adds_up(bound, columns, columns["group"]) for columns in tried) else "batch"
 
 
-def _steps() -> Iterator[dict[str, Any]]:
-    """Random steps; in every other one a group has no difference in reward, and a row has no score."""
+def steps() -> Iterator[dict[str, Any]]:
+    """Random steps; in every other one a group has no difference in reward, a row has no score, and others are demonstrations."""
     for seed in range(SEEDS):
         columns = example_columns.random_step(**SIZES, seed=seed)
         mask, group, turn = columns["mask"], columns["group"], columns["turn"]
         equal = torch.where(group == seed % 3, 1.0, columns["reward"])
         scored = torch.arange(len(group)) != 4
-        for reward, known in ((columns["reward"], torch.ones_like(scored)), (equal, scored)):
+        demonstrated = (torch.arange(len(group)) % 4 == seed)[:, None] & mask
+        for reward, known, forced in (
+            (columns["reward"], torch.ones_like(scored), torch.zeros_like(mask)),
+            (equal, scored, demonstrated & scored[:, None]),
+        ):
             step: dict[str, Any] = {}
             for phase in (Phase.LOSS, Phase.ADVANTAGE):
                 step |= example_columns.columns(mask, group, reward, turn, seed=seed, phase=phase)
-            yield step | {"scored": known, "in_loss": known, "mask": mask & known[:, None]}
+            yield step | {
+                "scored": known, "in_loss": known, "mask": mask & known[:, None], "teacher_forced": forced,
+            }  # fmt: skip
 
 
 def _adds_up(bound: Bound, columns: dict[str, Any], parts: Tensor) -> bool:

@@ -14,6 +14,7 @@ from pipelines.rlvr.ops import group_rank, group_size, homogeneous
     checked="reconstructed (abstract and numbers at second hand; the order is assumed)",
     zero_variance_groups="drops",
     leaves_statistics=True,
+    couples="group",
 )
 def dcpo(reward: PerRow, length: PerRow, group: PerRow, scored: PerRow) -> PerRow:
     """In a group of n, ordered by reward (highest first) and then by length (shortest first), the first and the last n / 4 rows.

@@ -17,6 +17,7 @@ from pipelines.rlvr.ops import group_rank, group_size
     title="Sample More to Think Less: Group Filtered Policy Optimization for Concise Reasoning",
     checked="third-party code (TRL, with its preset, 4 cases)",
     leaves_statistics=True,
+    couples="group",
 )
 def gfpo(
     reward: PerRow,

@@ -26,6 +26,7 @@ from pipelines.rlvr.ops import group_size, group_sum, ratio
     reduces_to="gate -1 keeps the rollouts, a gate as large as the group keeps the demonstrations",
     requires=(("objective", "hpt_upge"),),
     leaves_statistics=True,
+    couples="group",
 )
 def hpt_gate(
     correct: PerRow,

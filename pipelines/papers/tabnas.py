@@ -27,6 +27,7 @@ COLUMNS = {
     title="TabNAS: Rejection Sampling for Neural Architecture Search on Tabular Datasets",
     checked="closed form (all groups enumerated, against the gradient of the policy that samples valid rows alone)",
     leaves_statistics=True,
+    couples="row",
 )
 def valid(
     parsable: PerRow, truncated: PerRow, length: PerRow, *, longest: Annotated[int, Field(ge=1)] | None = None

@@ -21,6 +21,7 @@ from pipelines.contract.columns import PerRow
     paper="https://github.com/TianHongZXY/RLVR-Decomposed",
     title="The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning",
     checked="official code",
+    couples="row",
 )
 def incorrect(correct: PerRow, in_loss: PerRow) -> PerRow:
     """Rows that may train and are incorrect; a step without any makes no update.

@@ -2,34 +2,49 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from meeting import on_ranks
+from method_toys import spec
 
-from pipelines.contract.catalogue import bind
-from pipelines.contract.columns import Phase
+from pipelines.contract.catalogue import bind, load, names
 from pipelines.contract.rollout import DrawnProblem
-from pipelines.laws import coupling, example_columns
+from pipelines.laws import coupling, example_columns, methods
 from pipelines.recipe.settings import Rlvr
+from pipelines.recipe.slots import bind_providers
 from pipelines.rlvr import algorithm, diagnostics
-from pipelines.rlvr.own_rows import SLACK, Rows, moves
+from pipelines.rlvr.own_rows import ALONE, SLACK, Rows, moves
 
 RANKS = 3
+LOSSES = ("objective", "auxiliary_loss")
+CALLED = [
+    (slot.removeprefix("rlvr."), name)
+    for slot in methods.CALLED
+    for name in names(slot)
+    if slot != "rlvr.filter"
+    or load(slot, name).card.couples != "batch"  # a filter that does makes every process have all rows
+]
+"""Methods that are called with the columns of a process's own rows, or with those of all where they couple a batch."""
+
+
+def sorted_by_group(columns):
+    """As a trainer's rows are."""
+    return algorithm.take(columns, columns["group"].argsort(stable=True))
 
 
 def step(seed=0):
-    """A step of seven groups, sorted as a trainer's rows are."""
-    columns = example_columns.random_step(rows=25, width=9, groups=7, seed=seed)
-    order = columns["group"].argsort(stable=True)
-    return {k: v[order] if isinstance(v, torch.Tensor) else v for k, v in columns.items()}
+    """A step of seven groups."""
+    return sorted_by_group(example_columns.random_step(rows=25, width=9, groups=7, seed=seed))
 
 
 def own(columns, world):
     """The rows of a process's groups: group g is the one's with rank g modulo the processes."""
     mine = columns["group"] % world.size == world.rank
-    return {k: v[mine] if isinstance(v, torch.Tensor) else v for k, v in columns.items()}, mine
+    return algorithm.take(columns, mine), mine
 
 
 @pytest.mark.parametrize(
@@ -85,26 +100,55 @@ def test_only_the_columns_of_a_part_that_couples_a_batch_travel():
     assert all(before == 0 < after for before, after in gathered)
 
 
-def test_a_loss_that_couples_rows_has_the_gradient_of_one_process():
-    columns = step() | {k: v for k, v in step_of_loss().items() if k in ("logp", "advantage", "weight", "entropy")}
-    update = algorithm.Update.of(Rlvr(objective="kl_cov"))
-    values = torch.stack([columns["logp"], columns["logp"].abs()], -1)
-    total, gradient = algorithm.cached_gradients(update, columns, values)
+@pytest.mark.parametrize(("slot", "name"), [(s, n) for s, n in CALLED if s not in LOSSES])
+def test_a_method_says_on_two_processes_what_it_says_on_one(slot, name):
+    """Whatever its card says, or leaves unsaid, of the rows that change a result; with every choice of its settings."""
+    _, columns = map(sorted_by_group, islice(coupling.steps(), 2))  # with unscored rows and demonstrations
+    for bound in coupling.choices(bind(f"rlvr.{slot}", spec(slot, name))):
+        tried = methods.Subject(bound.slot, name, bound.settings)
+        whole = results(tried.ready(columns)(columns))
 
-    def couple(world):
-        part, mine = own(columns | {"values": values}, world)
-        whole, places = Rows(world).gathered(part, {*update.loss_columns(), "values"})
-        loss, grads = algorithm.cached_gradients(update, whole, whole.pop("values"))
-        return loss, grads[places], mine
+        def call(world, tried=tried):
+            part, mine = own(columns, world)
+            return results(Rows(world).call(tried.ready(columns), part)), mine
 
-    for loss, grads, mine in on_ranks(RANKS, couple):
-        assert loss == total and torch.equal(grads, gradient[mine])
+        for part, mine in on_ranks(2, call):
+            for of_all, of_own in zip(whole, part, strict=True):
+                torch.testing.assert_close(of_own, of_all[mine], equal_nan=True)
 
 
-def step_of_loss():
-    columns = example_columns.random_step(rows=25, width=9, groups=7, phase=Phase.LOSS)
-    order = columns["group"].argsort(stable=True)
-    return {k: v[order] if isinstance(v, torch.Tensor) else v for k, v in columns.items()}
+def results(result):
+    return result if isinstance(result, tuple) else (result,)
+
+
+@pytest.mark.parametrize(("slot", "name"), [(s, n) for s, n in CALLED if s in LOSSES])
+def test_a_loss_has_on_two_processes_the_gradient_of_one(slot, name):
+    """Its parts see a process's own rows alone, or where they couple rows (`batch_coupled`) the columns of all."""
+    part_of_loss = [spec(slot, name)] if slot == "auxiliary_loss" else spec(slot, name)
+    columns = sorted_by_group(next(coupling.steps()))
+    values = torch.stack([columns["logp"], columns["entropy"], columns["entropy_top_p"]], -1)
+
+    def gradient(rows, columns):
+        update = algorithm.Update.of(Rlvr(**{slot: part_of_loss}))
+        for method in update.methods():
+            method.on_batch(step_of_all)
+        taken, place = columns, torch.arange(len(columns["group"]))
+        if update.batch_coupled():
+            taken, place = rows.gathered(columns, {*update.loss_columns(), "values"})
+        total, gradients = algorithm.cached_gradients(update, taken, taken["values"])
+        return total, gradients[place], update.batch_coupled()
+
+    step_of_all = columns | {"values": values}
+    loss, of_all, coupled = gradient(ALONE, step_of_all)
+
+    def on_process(world):
+        part, mine = own(step_of_all, world)
+        return gradient(Rows(world), part), mine
+
+    parts = on_ranks(2, on_process)
+    for (_, of_own, _), mine in parts:
+        torch.testing.assert_close(of_own, of_all[mine], equal_nan=True)
+    assert sum(total for (total, *_), _ in parts) == pytest.approx(loss * (2 if coupled else 1), nan_ok=True)
 
 
 @given(st.lists(st.lists(st.integers(1, 50), max_size=8), min_size=2, max_size=5))
@@ -149,8 +193,6 @@ def test_every_row_of_an_update_is_computed_once_wherever_it_went():
 def why(**settings):
     rlvr = Rlvr(**settings)
     update = algorithm.Update.of(rlvr)
-    from pipelines.recipe.slots import bind_providers
-
     return update.why_all([bound.fn for bound in bind_providers(rlvr, update.bound())])
 
 
