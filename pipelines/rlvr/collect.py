@@ -143,7 +143,8 @@ class Collector:
         """What reward functions see and log in this step."""
         self._groups = 0
         """The next draw's first group."""
-        self._packed: tuple[list[Trajectory], dict[str, Any]] | None = None
+        self._packed: tuple[list[Trajectory], dict[str, Any]] = ([], {})
+        """Rows, and their columns."""
 
     def begin(self, version: int) -> Sampling:
         """Ask the methods for the settings of the next batch, which weights of this version sample."""
@@ -170,28 +171,13 @@ class Collector:
         rows = sorted((row for problem in drawn for row in problem.rows), key=lambda row: row.group)
         held = self.rows
         if not all(held.world.gather(bool(rows))):  # a process without rows has nothing to compute on
-            held, sampled, rows = ALONE, *self._exchanged(sampled, rows)
+            held, sampled, rows = ALONE, *held.exchanged(sampled, rows)
         batch = Batch(step, self.version, self.sampling, sampled, rows, time.perf_counter() - began, held=held)
         if self.settings.window:
             batch.metrics = diagnostics.of_windows(rows, self.version, len(self.open.unfinished()))
         batch.metrics |= self._logged_metrics() | diagnostics.of_tries(self._tried) | self.update.metrics(drawing=True)
         batch.lines = self.update.lines(drawing=True)
         return batch
-
-    def _exchanged(self, *lists: list[Trajectory]) -> list[list[Trajectory]]:
-        """Lists of this process's rows with those of the others, sorted by group; a row of several lists stays one object."""
-        parts = self.rows.world.gather(lists)
-        return [
-            sorted((row for each in of_one for row in each), key=lambda row: row.group)
-            for of_one in zip(*parts, strict=True)
-        ]
-
-    def all_rows(self, batch: Batch) -> tuple[list[Trajectory], list[Trajectory]]:
-        """What all processes sampled for a batch, and the rows that it goes on with."""
-        if not batch.held.divided:
-            return batch.sampled, batch.rows
-        sampled, rows = self._exchanged(batch.sampled, batch.rows)
-        return sampled, rows
 
     def _logged_metrics(self) -> dict[str, float]:
         """Means of what reward functions logged in this step, over calls and processes."""
@@ -340,7 +326,7 @@ class Collector:
 
     def forget(self) -> None:
         """Before what was packed last is replaced by rows of an earlier step."""
-        self._packed = None
+        self._packed = ([], {})
 
     def rendered(self, problems: list[Problem]) -> list[list[int]]:
         """Token ids of the problems' prompts."""
@@ -352,14 +338,13 @@ class Collector:
         Args:
             held: whether other processes pack other rows.
         """
-        packed = self._packed
-        if packed is None or held.any(not _same(packed[0], rows)):
+        if held.any(not _same(self._packed[0], rows)):
             wide: dict[str, int] = {}
             for of_one in held.world.gather(widths(rows)):
                 wide |= {name: max(width, wide.get(name, 0)) for name, width in of_one.items()}
             columns = pack(rows, step=step, total_steps=self.settings.steps, version=version, wide=wide)
-            packed = self._packed = (rows, columns)
-        return dict(packed[1])
+            self._packed = (rows, columns)
+        return dict(self._packed[1])
 
 
 def _same(some: list[Trajectory], others: list[Trajectory]) -> bool:

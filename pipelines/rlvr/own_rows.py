@@ -9,12 +9,14 @@ processes that have more than their share of its tokens to those with less, so t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from pipelines.contract.card import Bound
+from pipelines.data.records import Row
 from pipelines.engine.layout import row_ends
 from pipelines.engine.parallel import World
 
@@ -46,6 +48,18 @@ class Rows:
         """A share whose two counts are summed over all processes; 0 of nothing."""
         counts, totals = zip(*self.world.gather((count, of)), strict=True)
         return sum(counts) / max(1, sum(totals))
+
+    def of_all(self, rows: Iterable[Row]) -> list[Row]:
+        """Rows, or what stands for them, with those of the other processes, in the order of their groups."""
+        return _by_group(self.world.gather_all(rows)) if self.divided else list(rows)
+
+    def on_first(self, rows: Sequence[Row]) -> list[Row]:
+        """As `of_all` on the first process; the others are left with nothing."""
+        return _by_group(chain.from_iterable(self.world.gather_first(rows))) if self.divided else list(rows)
+
+    def exchanged(self, *lists: list[Row]) -> list[list[Row]]:
+        """Lists of this process's rows with those of the others, in the order of their groups; a row of several lists stays one object."""
+        return [_by_group(chain.from_iterable(parts)) for parts in zip(*self.world.gather(lists), strict=True)]
 
     def call(self, part: Bound, columns: Mapping[str, Any]) -> Any:
         """What a part says of this process's rows, called with these, or where it couples rows with those of all processes."""
@@ -110,6 +124,10 @@ class Rows:
             for name, value in columns.items()
         }
         return joined, torch.cat([rows[stays], torch.arange(count, len(joined["group"]))])
+
+
+def _by_group(rows: Iterable[Row]) -> list[Row]:
+    return sorted(rows, key=lambda row: row.group)
 
 
 ALONE = Rows()

@@ -98,21 +98,22 @@ def _by_token(
 
 
 def differences(
-    compared: Tokens | None, rows: list[Trajectory], wanted: Iterable[int]
+    compared: Tokens | None, rows: list[Trajectory], wanted: Iterable[int], places: Iterable[int] | None = None
 ) -> dict[int, list[float | None]]:
     """What `entries` wants of a step's mismatch.
 
     Args:
-        compared: the step's tokens whose two log-probabilities were compared; their rows are places of `rows`.
-        rows: those of the step.
+        compared: the step's tokens whose two log-probabilities were compared.
+        rows: those of the step, or this process's of them.
         wanted: `id` of the rows to look for.
+        places: of `rows` in the step; default: they are all of it.
     """
     if compared is None:
         return {}
     chosen = {*wanted}
     out: dict[int, list[float | None]] = {id(row): [None] * len(row.tokens) for row in rows if id(row) in chosen}
     difference = compared.difference.clamp(-LARGEST_LOG_WEIGHT, LARGEST_LOG_WEIGHT)
-    for place, row in enumerate(rows):
+    for place, row in zip(range(len(rows)) if places is None else places, rows, strict=True):
         if id(row) not in out:
             continue
         here = (compared.row == place).nonzero().squeeze(1)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import time
-from dataclasses import replace
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +30,6 @@ from pipelines.rlvr.collect import SETUP, Batch, Collector
 from pipelines.rlvr.diagnostics import Outcome
 from pipelines.rlvr.effects import Effects
 from pipelines.rlvr.learner import Learner
-from pipelines.rlvr.mismatch import Tokens
 from pipelines.rlvr.output_log import DRAWS, METHODS, MONITORED, OutputLog, draws
 from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
 from pipelines.rlvr.own_rows import PLACE, Rows
@@ -235,13 +233,9 @@ class Trainer(Loop):
         """What the monitors measure on the step's rollouts; one process does it for all."""
         if not self.monitors.measures or not sampled:
             return {}
-        rows = sampled
-        if held.divided:
-            fields = self.monitors.row_fields
-            others = held.world.gather_first(sampled if fields is None else [row.only(fields) for row in sampled])
-            rows = sorted(chain.from_iterable(others), key=lambda row: row.group)
+        fields = self.monitors.row_fields
         rollouts = StepRollouts(
-            rows=rows,
+            rows=held.on_first(sampled if fields is None else [row.only(fields) for row in sampled]),
             verify=lambda name, rows: scoring.hidden_scores(name, rows, self.by_uid),
             call=lambda name, rows: scoring.hidden_values(
                 name, self.hidden_functions[name], rows, self.by_uid, self.settings.reward_timeout_s
@@ -285,25 +279,21 @@ class Trainer(Loop):
         self.learner.passes.rows = held = batch.held
         rows, sampled = batch.rows, batch.sampled or batch.rows  # a step that carried problems fill
         sampled = [row for row in sampled if row.stop != Stop.WINDOW]
-        outcomes = self._outcomes(sampled, held)
+        outcomes = held.of_all(map(Outcome.of, sampled))
         metrics = diagnostics.of_outcomes(outcomes) | batch.metrics | self._measured(sampled, held)
         metrics["time/rollout_s"] = batch.seconds
         drawn = outcomes if batch.sampled else []
         tokens = sum(row.sampled_count for row in drawn)
         self.spent["tokens"] += tokens
         metrics["rollout/tokens_per_s"] = tokens / batch.seconds
-        advantages: dict[int, list[float]] = {}
-        compared: Tokens | None = None
         self.phase("credit", step)
         columns = self.collector.filtered(self.collector.pack(rows, step, batch.version, held)) if rows else None
         if columns is not None and held.any(bool(columns["in_loss"].any())):
             metrics |= self._train(batch, columns)
-            advantages = self._advantages(sampled, rows, columns)
-            compared = self.learner.differences(columns)
         else:
+            columns = None
             self.report.event("no row to learn from: nothing was scored or kept", step=step + 1)
-        entries = self._entries(step + 1, batch, sampled, advantages, self._of_own_rows(compared, columns))
-        self._log(draws(step + 1, drawn), entries, batch.lines)
+        self._log(draws(step + 1, drawn), self._entries(step + 1, batch, sampled, columns), batch.lines)
         metrics["time/step_s"] = time.perf_counter() - began
         if self.idle is not None:
             metrics |= self.idle.of_step(waited if self.overlap is None else self.overlap.take_waited())
@@ -335,12 +325,9 @@ class Trainer(Loop):
 
     def collect(self, step: int) -> tuple[list[Trajectory], list[Trajectory]]:
         """Everything sampled in the step, and the rows that it goes on with, of all processes."""
-        return self.collector.all_rows(self._batch(step))
-
-    def _outcomes(self, rows: list[Trajectory], held: Rows) -> list[Outcome]:
-        """What came of rows, those of other processes included, in the order of their groups where there are such."""
-        outcomes = held.world.gather_all(map(Outcome.of, rows))
-        return sorted(outcomes, key=lambda row: row.group) if held.divided else outcomes
+        batch = self._batch(step)
+        sampled, rows = batch.held.exchanged(batch.sampled, batch.rows)
+        return sampled, rows
 
     def _batch(self, step: int) -> Batch:
         """What the step trains on: collected now, or while the steps before it trained."""
@@ -429,34 +416,29 @@ class Trainer(Loop):
         return {id(row): columns["advantage"][place[id(row)], : len(row.tokens)].tolist() for row in chosen}
 
     def _entries(
-        self, step: int, batch: Batch, sampled: list[Trajectory], advantages: dict[int, list[float]], compared: Tokens | None
-    ) -> list[dict[str, Any]]:  # fmt: skip
-        """What is logged of the sampled rollouts, on the first process."""
+        self, step: int, batch: Batch, sampled: list[Trajectory], columns: dict[str, Any] | None
+    ) -> list[dict[str, Any]]:
+        """What is logged of the sampled rollouts, on the first process; `columns` are those of a step that trained."""
         if not self.settings.log_rollouts or (self.world.rank > 0 and not batch.held.divided):
             return []
         from pipelines.rlvr import rollout_log
 
+        advantages: dict[int, list[float]] = {}
+        mismatches: dict[int, list[float | None]] = {}
+        if columns is not None:
+            advantages = self._advantages(sampled, batch.rows, columns)
+            compared, places = self.learner.differences(columns), columns.get(PLACE)
+            mismatches = rollout_log.differences(compared, batch.rows, advantages, places)
         own = rollout_log.entries(
             step,
             self._logged(sampled),
             self.by_uid,
             advantages,
-            rollout_log.differences(compared, batch.rows, advantages),
+            mismatches,
             lambda ids: str(self.tokenizer.decode(ids)),
         )
         entries = chain.from_iterable(batch.held.world.gather_first(own))
         return sorted(entries, key=lambda entry: (entry["uid"], entry["group"]))[: self.settings.log_rollouts]
-
-    @staticmethod
-    def _of_own_rows(compared: Tokens | None, columns: dict[str, Any] | None) -> Tokens | None:
-        """The compared tokens with the rows as places in this process's columns; a row of another process is at -1."""
-        if compared is None or columns is None or PLACE not in columns:
-            return compared
-        places = columns[PLACE]
-        order = places.argsort()
-        at = torch.searchsorted(places[order], compared.row).clamp(max=len(order) - 1)
-        here = places[order][at] == compared.row
-        return replace(compared, row=torch.where(here, order[at], -1))
 
     def _log(self, drawn: dict[str, Any], entries: list[dict[str, Any]], lines: list[dict[str, Any]]) -> None:
         """Add a step to the outputs: what it drew, `entries` of its rollouts, and `lines` of its methods."""

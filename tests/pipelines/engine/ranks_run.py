@@ -35,7 +35,8 @@ def main() -> None:
 
         def noted(step):
             batch = batch_of(step)
-            rows.append([(row.uid, row.group, row.tokens, row.score) for row in made.collector.all_rows(batch)[0]])
+            (sampled,) = batch.held.exchanged(batch.sampled)
+            rows.append([(row.uid, row.group, row.tokens, row.score) for row in sampled])
             held.append(len(batch.sampled))
             return batch
 
