@@ -165,7 +165,7 @@ def test_a_planted_bug_stops_the_run(tmp_path, start, stand_in, bug, monkeypatch
             logp = Policy(copy.deepcopy(run.learner.model), batch.sampling).logp(columns["token"], columns["mask"]).logp
         for row, values in zip(batch.rows, logp.tolist(), strict=True):
             row.logp_old = values[: len(row.tokens)]
-        self._packed = None
+        self.forget()
         return batch
 
     if bug == "version":
