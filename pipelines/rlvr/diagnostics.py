@@ -52,12 +52,7 @@ class Outcome:
         )  # fmt: skip
 
 
-def of_rollouts(trajectories: Iterable[Trajectory]) -> dict[str, float]:
-    """As `of_outcomes`, of trajectories."""
-    return of_outcomes([Outcome.of(row) for row in trajectories])
-
-
-def of_outcomes(trajectories: list[Outcome]) -> dict[str, float]:
+def of_rollouts(trajectories: list[Outcome]) -> dict[str, float]:
     """Rewards, lengths, stops and statuses of everything sampled in the step; without rows, their number alone."""
     count = len(trajectories)
     if not count:

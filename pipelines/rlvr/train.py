@@ -280,7 +280,7 @@ class Trainer(Loop):
         rows, sampled = batch.rows, batch.sampled or batch.rows  # a step that carried problems fill
         sampled = [row for row in sampled if row.stop != Stop.WINDOW]
         outcomes = held.of_all(map(Outcome.of, sampled))
-        metrics = diagnostics.of_outcomes(outcomes) | batch.metrics | self._measured(sampled, held)
+        metrics = diagnostics.of_rollouts(outcomes) | batch.metrics | self._measured(sampled, held)
         metrics["time/rollout_s"] = batch.seconds
         drawn = outcomes if batch.sampled else []
         tokens = sum(row.sampled_count for row in drawn)

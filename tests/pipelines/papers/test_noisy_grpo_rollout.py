@@ -14,7 +14,7 @@ from pipelines.contract.catalogue import bind
 from pipelines.data.records import Role, Stop
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
-from pipelines.rlvr.diagnostics import of_rollouts
+from pipelines.rlvr.diagnostics import Outcome, of_rollouts
 from pipelines.rlvr.pack import pack
 
 
@@ -90,7 +90,7 @@ def test_every_token_that_was_sampled_counts():
     """Those sampled from corrupted prompts are teacher-forced and cost as much: lengths and `rlvr.budget` are counted from these."""
     rows, _ = rollouts([request("ab", 2)], levels=[0.0, 1.0], script=lambda prefix, number: "xyz")
     assert [row.sampled_count for row in rows] == [4, 4] and [len(row.sampled()) for row in rows] == [4, 0]
-    assert of_rollouts(rows)["rollout/length_mean"] == 4
+    assert of_rollouts(list(map(Outcome.of, rows)))["rollout/length_mean"] == 4
 
 
 def test_without_noise_it_is_single_turn():

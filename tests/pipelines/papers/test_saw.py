@@ -11,7 +11,7 @@ from pipelines.contract.catalogue import bind
 from pipelines.data.records import Role, Stop
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
-from pipelines.rlvr.diagnostics import of_rollouts
+from pipelines.rlvr.diagnostics import Outcome, of_rollouts
 
 
 def rollouts(requests, script=lambda prefix, number: "x", seed=0, **settings):
@@ -35,7 +35,9 @@ def test_a_step_by_hand():
     )
     assert parts(rows[4])[-1] == (Role.POLICY, "yes") and rows[4].logp_old[-4:] == [-0.1, -0.2, -0.3, -0.4]
     assert {row.uid for row in rows[:6]} == {asked[0].problem.uid}
-    assert of_rollouts(rows)["rollout/length_mean"] == (4 * 3 + 2 * 4) / 8, "a token that was sampled counts once"
+    assert of_rollouts(list(map(Outcome.of, rows)))["rollout/length_mean"] == (4 * 3 + 2 * 4) / 8, (
+        "a token that was sampled counts once"
+    )
 
 
 def test_hints_are_beginnings_of_the_solution():
