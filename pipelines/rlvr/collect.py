@@ -61,7 +61,7 @@ class Batch:
     """Of the server, at the push before it and while it was decoded, and of the methods that draw."""
     lines: list[dict[str, Any]] = field(default_factory=list)
     """What methods want kept of the step."""
-    held: Rows = ALONE
+    held: Rows = field(default=ALONE, compare=False)
     """Whether other processes have other rows of it."""
 
     def to_plain(self) -> dict[str, Any]:
