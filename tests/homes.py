@@ -60,23 +60,24 @@ def run(
     reward: Sequence[float] = (0.1, 0.2),
     text: str = "answer",
     label: str = "rlvr",
+    kind: str = "rlvr",
 ) -> dict[str, Artifact]:
-    """A finished run whose rlvr checkpoint was evaluated, under this label; returns its artifacts by stage."""
+    """A finished run whose checkpoint, of a stage of this kind, was evaluated under this label; returns its artifacts by stage."""
     points = [
         {"kind": "metrics", "step": i + 1, "time": 1, "values": {"reward/mean": r, "rollout/rows": 4.0, "rollout/length_mean": 5.0,
                                                                   "tokens/trained": 7.0}}
         for i, r in enumerate(reward)
     ]  # fmt: skip
     spool = "".join(json.dumps(p) + "\n" for p in points)
-    settings = {"rlvr": {"advantage": {"kind": advantage}, "steps": len(reward)}}
+    settings = {kind: {"advantage": {"kind": advantage}, "steps": len(reward)}}
     trained = stage(
-        "rlvr", {"settings": settings, "seed": seed}, {"report/spool.jsonl": spool, "model/weights": run_id}, run_id
+        kind, {"settings": settings, "seed": seed}, {"report/spool.jsonl": spool, "model/weights": run_id}, run_id
     )
     tasks = [{"name": t, "samples": len(rows[0])} for t, rows in next(iter(scores.values())).items()]
     parts = {"settings": {"evaluate": {"tasks": tasks}}, "inputs": {label: trained.digest}, "seed": seed}
     files = {f"samples/{c}/{t}.jsonl": log_lines(rows, text) for c, by in scores.items() for t, rows in by.items()}
     evaluated = stage("evaluate", parts, files | {"results.json": json.dumps({"evaluation": {}})}, run_id)
-    made = {"rlvr": trained, "evaluate": evaluated}
+    made = {kind: trained, "evaluate": evaluated}
     summary = {"seconds": 20.0, "evaluation": {}, "differences": {}, "stages": {
         s: {
             "status": "ran", "kind": a.stage, "key": a.key, "seconds": 10.0, "artifact": str(a.path), "run_id": None, "why": "",
@@ -87,7 +88,7 @@ def run(
     return made
 
 
-def registered(name: str, scores: Scores, *, seed: int = 0, label: str = "rlvr") -> str:
+def registered(name: str, scores: Scores, *, seed: int = 0, label: str = "rlvr", kind: str = "rlvr") -> str:
     """A run that MLflow knows too, with its model as a version of `name`; returns its id."""
     from tasks import environment
     from tasks.tracking import api as tracking
@@ -97,12 +98,12 @@ def registered(name: str, scores: Scores, *, seed: int = 0, label: str = "rlvr")
     to = client()
     folder = experiment(name)
     run_id = to.create_run(folder, run_name=name).info.run_id
-    made = run(run_id, scores, seed=seed, name=f"{name}-{seed}", experiment=name, label=label)
-    model = to.create_logged_model(folder, name=f"{name}-rlvr", source_run_id=run_id)
+    made = run(run_id, scores, seed=seed, name=f"{name}-{seed}", experiment=name, label=label, kind=kind)
+    model = to.create_logged_model(folder, name=f"{name}-{kind}", source_run_id=run_id)
     to.finalize_logged_model(model.model_id, "READY")
-    note = runs_folder() / ".uploaded" / f"{made['rlvr'].path.name}.json"
+    note = runs_folder() / ".uploaded" / f"{made[kind].path.name}.json"
     note.parent.mkdir(exist_ok=True)
-    note.write_text(json.dumps({"run_id": run_id, "models": {"rlvr": model.model_id}}))
+    note.write_text(json.dumps({"run_id": run_id, "models": {kind: model.model_id}}))
     tracking.register(model.model_id, name, {"whetstone.parent_run": run_id})
     return run_id
 

@@ -359,6 +359,31 @@ def result(work: Path) -> tuple[str, list[tuple[int, dict[str, float]]], str]:
     )
 
 
+FAKE_TRAINER: dict[str, Any] = {
+    "python": sys.executable, "version": "1", "checkpoints": "step_*", "result": "final/*",
+    "command": ["{python}", str(ROOT / "tests/fake_trainer.py"), "{config}"],
+    "config": {
+        "model": "{model}", "output": "{output}", "steps": 3, "shift": 0.01, "data": {"train": "{train_file}"},
+        "reward": {"file": "{reward_file}"},
+    },
+}  # fmt: skip
+"""Fields of a stage of kind `external` that `fake_trainer.py` does."""
+
+
+def external(folder: Path, **fields: Any) -> Path:
+    """A recipe whose stage `rl` is of kind `external`, with these fields, between an SFT of two steps and the evaluation of both."""
+    body = yaml.safe_load(recipe(folder).read_text())
+    sections = {kind: body.pop(kind) for kind in ("curate", "sft", "rlvr", "evaluate")}
+    stages = {
+        "data": {"kind": "curate", **sections["curate"]}, "cold": {"kind": "sft", "data": "data", **sections["sft"], "steps": 2},
+        "rl": {"kind": "external", "data": "data", "model": "cold", **fields},
+        "scores": {"kind": "evaluate", "models": ["cold", "rl"], **sections["evaluate"]},
+    }  # fmt: skip
+    path = folder / "external.yaml"
+    path.write_text(yaml.safe_dump({**body, "stages": stages}, sort_keys=False))
+    return path
+
+
 def whetstone(
     *arguments: str, home: Path, check: bool = True, timeout: float = 300, first: bool = False, **env: str
 ) -> subprocess.CompletedProcess:

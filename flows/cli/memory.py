@@ -85,7 +85,7 @@ def show(
         )
     planned = [node for node in recipe.nodes() if node.name in stages and memory.known(node)]
     if not planned:
-        raise UserError("plan --memory is about stages that train or sample, and none is among the chosen ones.")
+        raise UserError("plan --memory is about stages that train or sample here, and none is among the chosen ones.")
     target = Machine.of(gpus) if gpus else Machine.here()
     available = int(limit * 1e9) if limit else target.limit
     plans = [_planned(node, shape, prompt_tokens, target, available) for node in planned]

@@ -65,6 +65,19 @@ def python_path(environment: Mapping[str, str] = os.environ) -> str:
     return os.pathsep.join(part for part in (str(ROOT), inherited) if part) if inherited or is_checkout() else ""
 
 
+def git(folder: Path, *arguments: str) -> str | None:
+    """What git says in a folder; None where it is not there, or refuses."""
+    import subprocess
+
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, errors="replace", timeout=10, check=False
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
 def syntax_tree(text: str | bytes) -> ast.Module:
     """`ast.parse` that several threads may call.
 

@@ -14,6 +14,7 @@ class ExternalKind(Kind):
     """A model trained by verl, prime-rl or any other trainer, as a program of its own."""
 
     name, settings, module, makes = "external", External, "pipelines.external", MODEL
+    trains = True
     ports: ClassVar[dict[str, Port]] = {"data": Port((DATA,)), "model": Port((MODEL,), required=False)}
 
     def reads(self, node: Node) -> Reads:

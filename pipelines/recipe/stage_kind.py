@@ -137,7 +137,7 @@ class Kind:
     libraries: tuple[str, ...] = ("pyarrow",)
     """Of a kind that does not override `reads`: installed packages whose versions can change what it makes."""
     trains: bool = False
-    """Optimizes weights, in steps that are committed."""
+    """Optimizes weights."""
     rewards: bool = False
     """Learns from rewards of its own rollouts; such a stage is what sweeps compare, and has rollouts to show."""
     makes_base: bool = False

@@ -31,6 +31,8 @@ SIZES = (
     "batch_size", "epochs", "sources", "tasks", "checkpoints", "models", "rows", "samples", "gradient_checkpointing", "lora", "rank",
 )  # fmt: skip
 """Last parts of the settings that say how much a stage computes, beside all of the model's; `steps` counts in proportion."""
+WHOLE = ("trainer", "command", "config", "overrides")
+"""Settings of a section that say so with all that they hold: what another project's trainer is told."""
 
 
 def parameters_of(path: str | None) -> int | None:
@@ -132,7 +134,11 @@ def _size(settings: dict[str, Any]) -> tuple[dict[str, str], float | None]:
     """What decides how long a stage takes with these settings, and its steps, where it has any."""
     settings = json.loads(json.dumps(settings, sort_keys=True, default=str))  # as manifests have them
     amounts = {
-        name: text for name, text in flatten(settings) if name.startswith("model.") or name.rpartition(".")[2] in SIZES
+        name: text
+        for name, text in flatten(settings)
+        if name.startswith("model.")
+        or name.rpartition(".")[2] in SIZES
+        or name.partition(".")[2].partition(".")[0] in WHOLE
     }
     steps = next((text for name, text in flatten(settings) if name.count(".") == 1 and name.endswith(".steps")), "None")
     return amounts, float(steps) if steps.isdigit() and int(steps) else None

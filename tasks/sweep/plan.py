@@ -17,6 +17,7 @@ from pipelines.recipe import yaml_text
 from pipelines.recipe.read import Recipe, preset_names, read_preset, read_recipe
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.stage_kind import SCORES
+from pipelines.recipe.training import TrainSettings
 from tasks.pipeline import Prepared, Selection
 from tasks.preflight import check as preflight
 from tasks.sweep import budget_split as sweep_split
@@ -109,8 +110,9 @@ class Sweep:
 
     @property
     def steps(self) -> int:
-        """Steps of a whole run."""
-        return self.base.graph[self.last].settings.steps or 0  # type: ignore[attr-defined]
+        """Steps of a whole run; 0 where its settings do not say them."""
+        settings = self.base.graph[self.last].settings
+        return settings.steps or 0 if isinstance(settings, TrainSettings) else 0
 
     @property
     def experiment(self) -> str:
@@ -241,7 +243,9 @@ def read(
     if tune_full and tune is None:
         raise UserError("--tune-full says how --tune compares values", fix="Add --tune FIELD=VALUE,VALUE.")
     if tune is not None and bare.steps == 0:
-        raise RecipeError(f"{bare.last}.steps", "--tune makes runs that are counted in steps", "Set it.")
+        raise RecipeError(
+            f"{bare.last}.steps", "--tune makes runs that are counted in steps", "Set it, or leave --tune out."
+        )
     common.append(f"tracking.experiment={base.tracking.experiment or f'{base.name}-sweep'}")
     # arms are compared with each other and no looks at the champion; who started the sweep sees what fails
     common += [f"{section}=null" for section in ("gate", "notify") if getattr(base, section) is not None]

@@ -6,12 +6,11 @@ Plain values, so that they can wait in the outbox; nothing here imports MLflow.
 from __future__ import annotations
 
 import getpass
-import subprocess
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-from pipelines.base import names
+from pipelines.base import names, project
 from pipelines.base.project import ROOT, is_checkout
 from pipelines.base.secrets import redact
 from pipelines.recipe.read import Recipe
@@ -101,25 +100,15 @@ def source_tags(path: str | None, overrides: list[str] | None) -> dict[str, str]
 @cache
 def git(root: Path = ROOT) -> dict[str, str]:
     """Commit, branch and dirty flag of the project as tags; nothing where it is no git checkout, or is installed into one of another's."""
-    commit = _git(root, "rev-parse", "HEAD") if root != ROOT or is_checkout() else None
+    commit = project.git(root, "rev-parse", "HEAD") if root != ROOT or is_checkout() else None
     if commit is None:
         return {}
     tags = {"mlflow.source.git.commit": commit}
-    branch = _git(root, "rev-parse", "--abbrev-ref", "HEAD")
+    branch = project.git(root, "rev-parse", "--abbrev-ref", "HEAD")
     if branch and branch != "HEAD":
         tags["mlflow.source.git.branch"] = branch
-    status = _git(root, "status", "--porcelain", "--untracked-files=no")
+    status = project.git(root, "status", "--porcelain", "--untracked-files=no")
     return tags if status is None else {**tags, "mlflow.source.git.dirty": str(bool(status)).lower()}
-
-
-def _git(root: Path, *arguments: str) -> str | None:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(root), *arguments], capture_output=True, text=True, timeout=10, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() if done.returncode == 0 else None
 
 
 def _user() -> str:

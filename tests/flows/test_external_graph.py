@@ -4,40 +4,18 @@ from __future__ import annotations
 
 import json
 import re
-import sys
 from pathlib import Path
 
 import pytest
 import toys
-import yaml
 
 from pipelines.stage.report import SPOOL, history
-
-
-def recipe(folder: Path) -> Path:
-    body = yaml.safe_load(toys.recipe(folder).read_text())
-    sections = {kind: body.pop(kind) for kind in ("curate", "sft", "rlvr", "evaluate")}
-    config = {
-        "model": "{model}", "output": "{output}", "steps": 3, "shift": 0.01, "data": {"train": "{train_file}"},
-        "reward": {"file": "{reward_file}"},
-    }  # fmt: skip
-    stages = {
-        "data": {"kind": "curate", **sections["curate"]}, "cold": {"kind": "sft", "data": "data", **sections["sft"], "steps": 2},
-        "rl": {
-            "kind": "external", "data": "data", "model": "cold", "python": sys.executable, "config": config, "version": "1",
-            "command": ["{python}", str(toys.ROOT / "tests/fake_trainer.py"), "{config}"], "checkpoints": "step_*", "result": "final/*",
-        },
-        "scores": {"kind": "evaluate", "models": ["cold", "rl"], **sections["evaluate"]},
-    }  # fmt: skip
-    path = folder / "graph.yaml"
-    path.write_text(yaml.safe_dump({**body, "stages": stages}, sort_keys=False))
-    return path
 
 
 @pytest.mark.slow
 @pytest.mark.long
 def test_another_program_trains_and_its_model_is_evaluated_and_reused(tmp_path):
-    home, path, summary = tmp_path / "home", recipe(tmp_path), tmp_path / "s.json"
+    home, path, summary = tmp_path / "home", toys.external(tmp_path, **toys.FAKE_TRAINER), tmp_path / "s.json"
     toys.whetstone("run", str(path), "--summary", str(summary), home=home)
     stages = json.loads(summary.read_text())["stages"]
     artifact = Path(stages["rl"]["artifact"])

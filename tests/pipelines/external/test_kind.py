@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 import toys
-import yaml
 
 from pipelines.base.errors import RecipeError
 from pipelines.external import installed
@@ -27,17 +27,7 @@ STAGE = {
 
 
 def recipe(folder: Path, **changes):
-    body = yaml.safe_load(toys.recipe(folder).read_text())
-    sections = {kind: body.pop(kind) for kind in ("curate", "sft", "rlvr", "evaluate")}
-    stages = {
-        "data": {"kind": "curate", **sections["curate"]},
-        "cold": {"kind": "sft", "data": "data", **sections["sft"]},
-        "rl": {"kind": "external", "data": "data", "model": "cold", **STAGE, **changes},
-        "scores": {"kind": "evaluate", "models": ["cold", "rl"], **sections["evaluate"]},
-    }
-    path = folder / "external.yaml"
-    path.write_text(yaml.safe_dump({**body, "stages": stages}))
-    return read_recipe(path)
+    return read_recipe(toys.external(folder, **STAGE | changes))
 
 
 def key(folder: Path, digest: str = "a", **changes) -> str:
@@ -77,6 +67,70 @@ def test_its_key_holds_the_verifiers_of_the_data_and_the_trainers_version(tmp_pa
     assert version == installed.version(sys.executable, "pydantic") != installed.ABSENT
     monkeypatch.setattr(installed, "version", lambda *asked: "other")
     assert key(tmp_path) != stage_key(parts)
+
+
+@pytest.fixture
+def environment(tmp_path):
+    """A Python with a package `tuner`, and what installs another version of it: from an index, from a repository, or from a checkout."""
+    python, about = tmp_path / "python", tmp_path / "site" / "tuner-1.0.dist-info"
+    about.mkdir(parents=True)
+    python.write_text(f'#!/bin/sh\nshift\nPYTHONPATH={about.parent} exec {sys.executable} "$@"\n')  # without -I
+    python.chmod(0o755)
+
+    def install(number: str, **origin):
+        (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: tuner\nVersion: {number}\n")
+        (about / "direct_url.json").write_text(json.dumps(origin))
+        installed.version.cache_clear()
+        return {"python": str(python), "package": "tuner"}
+
+    yield install
+    installed.version.cache_clear()
+
+
+def told(before: dict, after: dict) -> list[str]:
+    return keys.difference(*(json.loads(json.dumps(parts, default=str)) for parts in (before, after)))
+
+
+def test_another_version_of_the_trainer_and_another_byte_of_its_file_are_another_key(
+    tmp_path, monkeypatch, environment
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "c.toml").write_text("lr = 1")
+
+    def parts(number: str):
+        return keys.key_parts(
+            recipe(tmp_path, config="c.toml", **environment(number)), "rl", {"data": "a", "model": "b"}
+        )
+
+    first = parts("1.0")
+    assert told(first, parts("1.0")) == []
+    assert told(first, parts("1.1")) == ["external.version changed 1.0 → 1.1"]
+    (tmp_path / "c.toml").write_text("lr = 1 ")
+    assert told(first, parts("1.0")) == ["c.toml changed"]
+
+
+def test_the_commit_of_a_trainer_that_is_no_release_is_in_its_version(tmp_path, environment):
+    def version(**origin) -> str:
+        fields = environment("1.0", **origin)
+        return installed.version(fields["python"], fields["package"])
+
+    assert version(url="https://x.y/tuner", vcs_info={"vcs": "git", "commit_id": "a" * 40}) == f"1.0 at {'a' * 12}"
+    folder = tmp_path / "check out"
+    checkout = {"url": folder.as_uri(), "dir_info": {"editable": True}}
+    folder.mkdir()
+    assert version(**checkout) == "1.0", "no repository"
+    (folder / "tuner.py").write_text("a")
+    git = ["git", "-C", str(folder), "-c", "user.name=a", "-c", "user.email=a@b.c"]
+    for command in (["init", "-q"], ["add", "."], ["commit", "-q", "-m", "first"]):
+        subprocess.run([*git, *command], check=True)
+    clean = version(**checkout)
+    assert clean.startswith("1.0 at ") and "changed" not in clean
+    (folder / "tuner.py").write_text("b")
+    dirty = version(**checkout)
+    (folder / "tuner.py").write_text("c")
+    assert dirty.startswith(f"{clean} changed ") and version(**checkout) not in (clean, dirty)
+    subprocess.run([*git, "commit", "-q", "-a", "-m", "second"], check=True)
+    assert version(**checkout) not in (clean, dirty) and "changed" not in version(**checkout)
 
 
 def test_the_version_is_asked_of_the_trainers_python(tmp_path):

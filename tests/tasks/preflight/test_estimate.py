@@ -16,14 +16,14 @@ def ran(home, tmp_path):
     """Publishes the artifact of a stage that took so many seconds."""
     path = toys.recipe(tmp_path)
 
-    def ran(stage, seconds, *overrides):
+    def ran(stage, seconds, *overrides, path=path):
         recipe = read_recipe(path, list(overrides))
         out = tmp_path / f"out-{stage}-{seconds}"
         out.mkdir()
         environment.runs_folder().mkdir(parents=True, exist_ok=True)
         (out / "x").write_text(str(seconds))
         body = {"parts": {"settings": keys.settings_of(recipe, stage)}, "seconds": seconds}
-        artifacts.put(out, environment.runs_folder(), stage, f"{int(seconds):016x}", body)
+        artifacts.put(out, environment.runs_folder(), recipe.graph[stage].kind, f"{int(seconds):016x}", body)
         return recipe
 
     return ran
@@ -45,3 +45,11 @@ def test_another_model_is_another_size(ran):
     recipe = ran("sft", 12.0, "model.fresh.config.hidden_size=64")
     other = read_recipe(toys.recipe(environment.home().parent))
     assert list(estimate.durations(recipe, ["sft"])) == ["sft"] and estimate.durations(other, ["sft"]) == {}
+
+
+def test_what_an_external_trainer_is_told_says_how_long_it_takes(ran, tmp_path):
+    path = toys.external(tmp_path, **toys.FAKE_TRAINER)
+    recipe = ran("rl", 50.0, "rl.retries=2", path=path)
+    assert str(estimate.durations(recipe, ["rl"])["rl"]) == "about 50 s (1 earlier run of this size)"
+    for change in ("rl.config.steps=4", "rl.overrides=[x]", "rl.command=[train]"):
+        assert estimate.durations(read_recipe(path, [change]), ["rl"]) == {}

@@ -75,6 +75,13 @@ def test_the_way_of_a_champion(registry):
         promotion.rollback("way")
 
 
+def test_a_model_of_another_projects_trainer_is_promoted(registry):
+    answers = {"cold": {"sums": scores(0.2, 7)}, "rl": {"sums": scores(0.5, 5)}, "base": {"sums": scores(0.1, 8)}}
+    chosen = promotion.candidate(homes.registered("tuned", answers, seed=5, label="rl", kind="external"), "tuned")
+    assert (chosen.model.stage, chosen.subject.checkpoint) == ("external", "rl")
+    assert look_and_move(chosen)["promote"] and champion("tuned") == chosen.version
+
+
 def test_a_name_that_is_not_registered_is_a_typing_error_unless_said_otherwise(registry):
     run_id = homes.registered(
         "production", {"base": {"sums": scores(0.1, 7)}, "rlvr": {"sums": scores(0.5, 5)}}, seed=5

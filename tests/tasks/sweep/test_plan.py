@@ -187,3 +187,12 @@ def test_trials_have_a_seed_of_their_own(path):
 def test_a_budget_goes_to_every_run(path):
     read = sweep.read(path, ["rlvr.advantage=grpo,rloo"], budget="2m")
     assert {cell.recipe(path).rlvr.budget.seconds for cell in read.cells()} == {120.0}
+
+
+def test_a_model_of_an_external_trainer_is_ranked(tmp_path):
+    path = str(toys.external(tmp_path, **toys.FAKE_TRAINER, steps=3))
+    read = sweep.read(path, ["rl.config.shift=0.01,0.02"], None, "2")
+    assert read.last == "rl" and len(read.cells()) == 4
+    assert [list(cell.recipe(path).node("scores").named("models")) for cell in read.cells()] == [["rl"]] * 4
+    with pytest.raises(RecipeError, match=r"rl\.steps: --tune makes runs that are counted in steps"):
+        sweep.read(path, ["rl.retries=0,1"], None, "1", tune="rl.config.shift=0.1,0.2")
