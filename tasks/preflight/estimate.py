@@ -31,7 +31,7 @@ SIZES = (
     "batch_size", "epochs", "sources", "tasks", "checkpoints", "models", "rows", "samples", "gradient_checkpointing", "lora", "rank",
 )  # fmt: skip
 """Last parts of the settings that say how much a stage computes, beside all of the model's; `steps` counts in proportion."""
-WHOLE = ("trainer", "command", "config", "overrides")
+TOLD = ("trainer", "command", "config", "overrides")
 """Settings of a section that say so with all that they hold: what another project's trainer is told."""
 
 
@@ -138,7 +138,7 @@ def _size(settings: dict[str, Any]) -> tuple[dict[str, str], float | None]:
         for name, text in flatten(settings)
         if name.startswith("model.")
         or name.rpartition(".")[2] in SIZES
-        or name.partition(".")[2].partition(".")[0] in WHOLE
+        or name.partition(".")[2].partition(".")[0] in TOLD
     }
     steps = next((text for name, text in flatten(settings) if name.count(".") == 1 and name.endswith(".steps")), "None")
     return amounts, float(steps) if steps.isdigit() and int(steps) else None

@@ -243,9 +243,7 @@ def read(
     if tune_full and tune is None:
         raise UserError("--tune-full says how --tune compares values", fix="Add --tune FIELD=VALUE,VALUE.")
     if tune is not None and bare.steps == 0:
-        raise RecipeError(
-            f"{bare.last}.steps", "--tune makes runs that are counted in steps", "Set it, or leave --tune out."
-        )
+        raise RecipeError(f"{bare.last}.steps", "--tune makes runs that are counted in steps", "Set it.")
     common.append(f"tracking.experiment={base.tracking.experiment or f'{base.name}-sweep'}")
     # arms are compared with each other and no looks at the champion; who started the sweep sees what fails
     common += [f"{section}=null" for section in ("gate", "notify") if getattr(base, section) is not None]
