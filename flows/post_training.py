@@ -112,7 +112,7 @@ def _begin(prepared: Prepared, source: str, overrides: list[str] | None) -> Pipe
             preflight.require(read, prepared.will_run)
         if not looked or handed_on.get():
             page.planned(prepared)
-        done = needed_before(read, chosen, plan(read)) if chosen != read.stage_names() else {}
+        done = needed_before(read, chosen, plan(read), prepared.of_run) if chosen != read.stage_names() else {}
         outbox.flush_all(read.tracking.timeout_s)
         mirrors.take_up()
         pipeline = Pipeline.open(read, source=source, overrides=overrides, origin=origin.tags())

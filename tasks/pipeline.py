@@ -84,6 +84,8 @@ class Prepared:
     recipe: Recipe
     chosen: list[str]
     fresh: bool = False
+    of_run: str | None = None
+    """Id of the run in MLflow that is repeated."""
 
     @classmethod
     def of(
@@ -119,8 +121,13 @@ handed_on: ContextVar[Prepared | None] = ContextVar("handed_on", default=None)
 """What the command line has prepared for the flow that it starts in its own process."""
 
 
-def needed_before(recipe: Recipe, chosen: list[str], planned: list[Planned]) -> dict[str, Artifact]:
+def needed_before(
+    recipe: Recipe, chosen: list[str], planned: list[Planned], of_run: str | None = None
+) -> dict[str, Artifact]:
     """Artifacts of stages outside the selection that the selection reads.
+
+    Args:
+        of_run: id of the run in MLflow that is repeated.
 
     Raises:
         RecipeError: one of them has not been made yet.
@@ -133,10 +140,9 @@ def needed_before(recipe: Recipe, chosen: list[str], planned: list[Planned]) -> 
                 continue
             artifact = by_stage[source].artifact
             if artifact is None:
-                raise RecipeError(
-                    f"{stage} needs {source}, which has not been made for this recipe ({by_stage[source].why})",
-                    fix=f"Include it: --from {source}.",
-                )
+                from tasks import repeated
+
+                raise repeated.missing(recipe, stage, source, planned, of_run)
             done[source] = artifact
     return done
 

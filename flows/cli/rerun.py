@@ -24,7 +24,8 @@ def command(arguments: argparse.Namespace) -> int:
 
     environment.prepare()
     environment.check_reachable()
-    arguments.recipe = recipe_of(lookup.find_run(arguments.run)["run_id"], arguments.set)
+    arguments.of_run = lookup.find_run(arguments.run)["run_id"]
+    arguments.recipe = recipe_of(arguments.of_run, arguments.set)
     return run.command(arguments)
 
 

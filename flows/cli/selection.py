@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,4 +27,5 @@ def prepare(arguments: argparse.Namespace, *, fetch: bool = True) -> Prepared:
     from tasks.pipeline import Prepared, Selection
 
     chosen = Selection(arguments.start, arguments.until, tuple(arguments.only))
-    return Prepared.of(arguments.recipe, arguments.set, chosen, fresh=arguments.fresh, fetch=fetch)
+    prepared = Prepared.of(arguments.recipe, arguments.set, chosen, fresh=arguments.fresh, fetch=fetch)
+    return replace(prepared, of_run=getattr(arguments, "of_run", None))

@@ -24,7 +24,6 @@ from pipelines.base.project import python
 from tasks import prestart, process
 from tasks.preflight import data as preflight_data
 from tasks.preflight import estimate
-from tasks.preflight import functions as probe_functions
 from tasks.preflight import rules as preflight_rules
 from tasks.preflight.memory import Shape
 
@@ -261,8 +260,14 @@ def _first_question(tasks: dict[str, Any], name: str) -> None:
         task.doc_to_text(first)
 
 
+def _function(question: dict[str, Any]) -> dict[str, Any]:
+    from tasks.preflight import functions
+
+    return functions.answer(question)
+
+
 ANSWERS = {
-    "function": probe_functions.answer,
+    "function": _function,
     "folder": _folder,
     "gguf": _gguf,
     "config": _config,

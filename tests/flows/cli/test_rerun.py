@@ -47,6 +47,18 @@ def test_one_stage_with_a_change(ran):
 
 @pytest.mark.slow
 @pytest.mark.timeout(1500)
+def test_what_is_other_than_in_the_run_is_named(ran):
+    done, _ = rerun(ran, "changed", "--only", "rlvr", "--set", "sft.max_length=48", check=False)
+    run = ran[2]["parent_run_id"][:8]
+    assert done.returncode == 2
+    assert (
+        f"needs sft, which has not been made for this recipe (since run {run} sft.max_length changed 64 → 48)"
+        in done.stderr
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_without_a_change_every_stage_comes_from_the_store(ran):
     _, summary = rerun(ran, "third", "--until", "rlvr")
     assert {s["status"] for s in summary["stages"].values()} == {"reused"}
