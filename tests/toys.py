@@ -377,7 +377,9 @@ def external(folder: Path, **fields: Any) -> Path:
     stages = {
         "data": {"kind": "curate", **sections["curate"]}, "cold": {"kind": "sft", "data": "data", **sections["sft"], "steps": 2},
         "rl": {"kind": "external", "data": "data", "model": "cold", **fields},
-        "scores": {"kind": "evaluate", "models": ["cold", "rl"], **sections["evaluate"]},
+        "scores": {
+            "kind": "evaluate", "models": ["cold", "rl"], **sections["evaluate"], "tasks": [{"name": "palindromes", "limit": 30}],
+        },
     }  # fmt: skip
     path = folder / "external.yaml"
     path.write_text(yaml.safe_dump({**body, "stages": stages}, sort_keys=False))

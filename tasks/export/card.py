@@ -16,7 +16,7 @@ from tasks.export import adapter
 from tasks.export.trained import Trained
 from tasks.store import artifacts
 from tasks.store.artifacts import Artifact, stored_scores
-from tasks.store.known import makes
+from tasks.store.known import makes, training
 
 UNKNOWN = "unknown"
 """The hub's word for a model whose licence nobody has said."""
@@ -193,10 +193,8 @@ def _lineage(chain: list[Artifact]) -> list[str]:
     """A line for each stage, in the order in which they ran."""
     lines = []
     for number, artifact in enumerate(chain, 1):
-        own = (artifact.parts.get("settings") or {}).get(artifact.stage) or {}
-        advantage = (own.get("advantage") or {}).get("kind") if isinstance(own.get("advantage"), dict) else None
-        about = [f"{own['steps']} steps" if own.get("steps") else "", f"advantage {advantage}" if advantage else ""]
-        about += [
+        about = [
+            *training(artifact),
             f"seed {artifact.parts.get('seed')}",
             f"{artifact.seconds:.0f} s",
             f"contents `{artifact.digest[:12]}`",

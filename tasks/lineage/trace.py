@@ -16,7 +16,7 @@ from pipelines.recipe.stage_kind import BASE, DATA, MODEL, SCORES
 from tasks import brought, environment
 from tasks.store import artifacts, index
 from tasks.store.artifacts import Artifact, stored_scores
-from tasks.store.known import Known, NotFound, makes, what_makes
+from tasks.store.known import Known, NotFound, makes, training, what_makes
 
 Progress = Callable[[str], None]
 TOLD = ("card.json", "card.md", "draws.jsonl", "dropped.jsonl", "quarantine.jsonl", "rollouts.jsonl")
@@ -256,13 +256,8 @@ def _about(produced: Artifact) -> list[str]:
     lines = [f"contents {produced.digest[:12]}, seed {produced.parts.get('seed')}, {produced.seconds:.0f} s"]
     if produced.run_id:
         lines.append(f"MLflow run {produced.run_id}")
-    settings = produced.parts.get("settings") or {}
     if makes(produced) == MODEL:
-        own = settings.get(produced.stage) or {}
-        advantage = (own.get("advantage") or {}).get("kind")
-        lines.append(
-            f"{own.get('steps')} steps of split {own.get('split')}" + (f", advantage {advantage}" if advantage else "")
-        )
+        lines.append(", ".join(training(produced)))
     if makes(produced) == DATA:
         card = read_object(reported(produced.path, "card.json"), rows=dict, splits=dict) or {}
         lines.append(", ".join(f"split {k}: {v} rows" for k, v in (card.get("splits") or {}).items()))

@@ -149,6 +149,17 @@ def makes(artifact: Artifact) -> str | None:
     return what_makes(artifact.stage, artifact.makes)
 
 
+def training(artifact: Artifact) -> list[str]:
+    """How a model was trained, in words: steps and split, the advantage, another project's trainer; as far as it was so."""
+    own = (artifact.parts.get("settings") or {}).get(artifact.stage) or {}
+    steps, advantage = own.get("steps") or artifact.metrics.get("steps"), own.get("advantage")
+    split = f" of split {own['split']}" if own.get("split") else ""
+    kind = advantage.get("kind") if isinstance(advantage, dict) else None
+    told = [f"{steps:g} steps{split}" if isinstance(steps, int | float) else "", f"advantage {kind}" if kind else ""]
+    told.append(f"trainer {own['trainer']} {own.get('version')}" if own.get("trainer") else "")
+    return [each for each in told if each]
+
+
 def _stages(run: dict[str, Any]) -> list[dict[str, Any]]:
     stages = ((run.get("summary") or {}).get("stages") or {}).values()
     return [about for about in stages if isinstance(about, dict)]
