@@ -194,7 +194,7 @@ def train(correction: str, mismatch: str, seed: int, steps: int) -> tuple[list[T
         before = algorithm.assign_credit(plain, columns)["advantage"]
         shares.append(left_out(credited, before))
         optimizer.zero_grad()
-        algorithm.loss(update, credited, model.log_probs(prompts, tokens)).backward()
+        algorithm.loss(update, credited, model.log_probs(prompts, tokens)[..., None]).backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         history.append(copy.deepcopy(model))

@@ -164,6 +164,20 @@ def differentiated(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     return out | {"loss_without_floor": out["loss"]}
 
 
+def generalised_jsd(case: Case, dtype: torch.dtype) -> dict[str, Any]:
+    """The value of each token over the teacher's `top` best ones, the loss, and its derivative by the policy's logits [B, T, V]."""
+    inputs = case["inputs"]
+    mask = torch.tensor(inputs["mask"])
+    logits, of_teacher = (torch.tensor(inputs[name], dtype=dtype) for name in ("logits", "teacher_logits"))
+    best = of_teacher.topk(inputs["top"]).indices
+    logits.requires_grad_()
+    policy, teacher = (each.log_softmax(-1).gather(-1, best) for each in (logits, of_teacher))
+    value = method(case)({"logp_top": policy, "logp_teacher_top": teacher}) * mask
+    loss = value.sum() / mask.sum()
+    (gradient,) = torch.autograd.grad(loss, logits)
+    return {"value": value.detach(), "loss": loss.detach(), "gradient": gradient}
+
+
 def assembly(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     """A whole preset."""
     return golden_assembly.outputs(case["ours"], columns_of(case["inputs"], dtype))
@@ -465,7 +479,7 @@ GENERAL: dict[str, Callable[[Case, torch.dtype], dict[str, Any]]] = {
 }  # fmt: skip
 SPECIAL: dict[tuple[str, str], Callable[[Case, torch.dtype], dict[str, Any] | None]] = {
     ("advantage", "spo_chain"): spo, ("advantage", "spo_tree"): spo, ("advantage", "gtpo"): gtpo,
-    ("auxiliary_loss", "adaptive_entropy"): adaptive_entropy,
+    ("auxiliary_loss", "adaptive_entropy"): adaptive_entropy, ("auxiliary_loss", "generalised_jsd"): generalised_jsd,
     ("auxiliary_loss", "epo"): epo, ("auxiliary_loss", "siren"): siren, ("replay", "pipo"): pipo_replay,
     ("credit", "verl_erank"): verl_erank, ("curriculum", "gain_rl"): gain_rl, ("objective", "hapo"): hapo,
     ("objective", "hpt_upge"): hpt_upge, ("shaping", "adlp"): adlp, ("shaping", "laser_d"): laser_d,

@@ -2,9 +2,9 @@
 
 A method asks for columns by naming them as positional parameters, so this table is the glossary of the whole catalogue.
 What `pack` fills, what a recipe's check refuses, the toy batches of tests and benchmarks and the page docs/columns.md are derived from
-it. Letters: B rows (one trajectory each), T token positions, S turns, K statistics a row, C reward terms, P pairs, M trained tokens, N
-labelled steps. Position t holds the log-probability of token t given the tokens before it, so position 0 is never trained. This file
-imports no torch: reading a recipe stays fast.
+it. Letters: B rows (one trajectory each), T token positions, S turns, V tokens of the vocabulary, K statistics a row, C reward terms, P
+pairs, M trained tokens, N labelled steps. Position t holds the log-probability of token t given the tokens before it, so position 0 is
+never trained. This file imports no torch: reading a recipe stays fast.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ PerStep = Annotated[Tensor, "N"]
 PerRow = Annotated[Tensor, "B"]
 PerToken = Annotated[Tensor, "B T"]
 PerTurn = Annotated[Tensor, "B S"]
+PerTokenTop = Annotated[Tensor, "B T V"]
 RowStatistics = Annotated[Tensor, "B K"]
 
 
@@ -111,6 +112,7 @@ def _number(name: str) -> int:
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
 
 
+TEACHER_TOP = "Add a teacher: providers: [{kind: teacher_top, path: ./FOLDER}]."
 TURNS = "Use a rollout with turns: rollout: multi_turn."
 COLUMNS: dict[str, Column] = {
     # of the whole step
@@ -216,6 +218,11 @@ COLUMNS: dict[str, Column] = {
                          "Its estimate of the return, or of success, from the state in which the turn is taken; 0 past the last turn.",
                          part=True,
                          hint="Add a critic of turns: providers: [archer] or [digirl].", span=(0.0, 0.3)),
+    "teacher_top_id": Column("B T V", "int64", Phase.ADVANTAGE, "the teacher", "The tokens that a frozen teacher finds the most probable.",
+                             part=True, hint=TEACHER_TOP, span=(3, 9)),
+    "logp_teacher_top": Column("B T V", "float32", Phase.ADVANTAGE, "the teacher",
+                               "Its log-probabilities (nats) of these, of the whole vocabulary at the sampling temperature.",
+                               part=True, hint=TEACHER_TOP, span=(-4.0, -1.2)),
     "logp_teacher": Column("B T", "float32", Phase.ADVANTAGE, "the teacher", "Log-probability under a frozen teacher.",
                            part=True, hint="Add a teacher: providers: [{kind: teacher, path: ./FOLDER}].", span=(-2.0, 0.0)),
     "step_potential": Column("B S", "float32", Phase.FILTER, "a rollout that probes steps, or a reward that grades them",
@@ -252,6 +259,8 @@ COLUMNS: dict[str, Column] = {
                      "What the token's loss counts in its optimizer update.", span=(0.0, 0.01)),
     "logp": Column("B T", "float32", Phase.LOSS, "the policy", "Log-probability (nats), with gradient.", span=(-2.0, 0.0)),
     "entropy": Column("B T", "float32", Phase.LOSS, "the policy", "Entropy (nats) of its distribution, with gradient."),
+    "logp_top": Column("B T V", "float32", Phase.LOSS, "the policy",
+                       "Its log-probabilities (nats) of the tokens in `teacher_top_id`, with gradient.", span=(-4.0, -1.2)),
     "entropy_top_p": Column("B T", "float32", Phase.LOSS, "the policy",
                             "Entropy over the most probable tokens alone, with gradient; `column_options` says how much mass.",
                             span=(0.0, 0.5)),

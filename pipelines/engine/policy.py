@@ -124,16 +124,21 @@ class Policy:
         logp = zero.scatter(0, layout.target, log_probs).view(tokens.shape)
         return Scored(logp, None if entropies is None else zero.scatter(0, layout.target, entropies).view(tokens.shape))
 
-    def score(self, layout: Layout, chosen: Tensor, *, entropy: Entropy = "no") -> tuple[Tensor, Tensor | None]:
+    def score(
+        self, layout: Layout, chosen: Tensor, *, entropy: Entropy = "no", named: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """Log-probability (and entropy) of the layout's scored tokens, float32 [M], in the layout's order.
 
         With `top_p_mass`, entropies are float32 [M, 2]. With `collision` the log-probability that two draws agree stands in their place.
+        With `named`, they are float32 [M, 1 + K] (or [M, 2 + K]): the log-probabilities of those tokens, of the whole vocabulary at the
+        sampling temperature, follow, with gradient.
 
         Args:
             layout: on any device.
             chosen: int64 [M], the scored tokens.
+            named: int64 [M, K], tokens of interest in the place of each scored one; only where entropies are asked for.
         """
-        return self.scorer(layout, chosen, entropy)
+        return self.scorer(layout, chosen, entropy, named)
 
     def hidden(self, layout: Layout, where: Where) -> Tensor:
         """Hidden states before each scored token, float32 [M, hidden], without gradient; [M, blocks, hidden] after several blocks.
@@ -166,25 +171,28 @@ class Policy:
             return heard["mlp"].flatten(0, 1)[source].float()
         return torch.stack([heard[index].flatten(0, 1)[source] for index in where], 1).float()
 
-    def score_pass(self, layout: Layout, chosen: Tensor, entropy: Entropy) -> tuple[Tensor, Tensor | None]:
+    def score_pass(
+        self, layout: Layout, chosen: Tensor, entropy: Entropy, named: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
         """`score`, called by `Scorer`."""
         with autocast(self.dtype, self.device):
             hidden = hidden_states(self.decoder, layout, self.device, self.mask_form)
-        return self.score_hidden(hidden, chosen, entropy)
+        return self.score_hidden(hidden, chosen, entropy, named)
 
-    def score_hidden(self, hidden: Tensor, chosen: Tensor, entropy: Entropy = "no") -> tuple[Tensor, Tensor | None]:
+    def score_hidden(
+        self, hidden: Tensor, chosen: Tensor, entropy: Entropy = "no", named: Tensor | None = None
+    ) -> tuple[Tensor, Tensor | None]:
         """`score` from the last hidden states [M, hidden] before the chosen tokens."""
         chosen = chosen.to(self.device)
         with autocast(self.dtype, self.device):
             size = max(64, CHUNK_FLOATS // self.config.vocab_size)
             several = len(hidden) > size
             empty = hidden.new_zeros(0).float()
-            log_prob_parts, entropy_parts = (
-                [empty],
-                [empty if self.top_p_mass is None or entropy == "no" else empty.view(0, 2)],
-            )
+            width = 1 + (self.top_p_mass is not None) + (0 if named is None else named.shape[1])
+            log_prob_parts, entropy_parts = [empty], [empty if width == 1 or entropy == "no" else empty.view(0, width)]
             for start in range(0, len(hidden), size):
-                part = (hidden[start : start + size], chosen[start : start + size], entropy)
+                of_part = None if named is None else named[start : start + size].to(self.device)
+                part = (hidden[start : start + size], chosen[start : start + size], entropy, of_part)
                 if several and torch.is_grad_enabled():
                     log_probs, entropies = checkpoint(self._score, *part, use_reentrant=False)
                 else:
@@ -193,8 +201,18 @@ class Policy:
                 entropy_parts.append(entropies)
         return torch.cat(log_prob_parts), torch.cat(entropy_parts) if entropy != "no" else None
 
-    def _score(self, hidden: Tensor, tokens: Tensor, entropy: str) -> tuple[Tensor, Tensor]:
+    def _score(
+        self, hidden: Tensor, tokens: Tensor, entropy: str, named: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
         logits = self.logits(hidden)
+        if named is None:
+            return self._of_logits(logits, tokens, entropy)
+        of_all = distribution.warp(logits, Sampling(temperature=self.sampling.temperature)).log_softmax(-1)
+        of_named = of_all.gather(-1, named)
+        log_probs, spread = self._of_logits(logits, tokens, entropy)
+        return log_probs, torch.cat([spread.view(len(spread), -1), of_named], -1)
+
+    def _of_logits(self, logits: Tensor, tokens: Tensor, entropy: str) -> tuple[Tensor, Tensor]:
         if entropy == "collision":
             log_probs = distribution.log_prob(logits, tokens, self.sampling)
             return log_probs, distribution.log_collision(logits.detach(), self.sampling)
@@ -323,11 +341,11 @@ class Scorer(torch.nn.Module):
         self.model = policy.causal
         self._policy = [policy]  # in a list: not a sub-module
 
-    def forward(self, layout: Layout, chosen: Tensor | None, output: Any) -> Any:
+    def forward(self, layout: Layout, chosen: Tensor | None, output: Any, named: Tensor | None = None) -> Any:
         """See `Policy.score`, and `Policy.hidden` where no tokens are given."""
         if chosen is None:
             return self._policy[0].hidden_pass(layout, output)
-        return self._policy[0].score_pass(layout, chosen, output)
+        return self._policy[0].score_pass(layout, chosen, output, named)
 
     def check_head(self) -> None:
         """See `Policy.check_head`."""

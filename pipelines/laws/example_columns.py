@@ -20,7 +20,8 @@ from pipelines.rlvr.algorithm import immediate_reward
 from pipelines.rlvr.pack import pack
 
 ADDED = (
-    "answer_logp", "step_potential", "reward_terms", "turn_reward_terms", "turn_value", "turn_valid",
+    "answer_logp", "step_potential", "reward_terms", "turn_reward_terms", "turn_value", "turn_valid", "teacher_top_id", "logp_teacher_top",
+    "logp_top",
 )  # fmt: skip
 """Drawn last: the other columns' examples stay as they were."""
 
@@ -134,14 +135,15 @@ def _drawn(column: Column, mask: Tensor, taken: Tensor, draw: torch.Generator) -
     Of a column that may have none, four tokens in ten have one.
     """
     low, high = column.span
-    shape = {"B": mask.shape[:1], "B T": mask.shape, "B S": taken.shape, "B K": (len(mask), 3), "B C": (len(mask), 2)}[
-        column.shape
-    ]
+    shape = {
+        "B": mask.shape[:1], "B T": mask.shape, "B S": taken.shape, "B K": (len(mask), 3), "B C": (len(mask), 2),
+        "B T V": (*mask.shape, 3),
+    }[column.shape]  # fmt: skip
     values = low + (high - low) * torch.rand(shape, generator=draw)
     if column.shape == "B S":
         return torch.where(taken, values, torch.tensor(float(column.fill)))
     if column.shape != "B T":
-        return values
+        return values.to(getattr(torch, column.dtype))
     some = mask
     if column.fill != column.fill:  # NaN
         some = mask & (torch.rand(shape, generator=draw) < 0.4)

@@ -351,8 +351,9 @@ def padding_does_not_matter(method: Subject) -> None:
     mask = columns["mask"]
 
     def wider(name: str, value: Any) -> Any:
-        if isinstance(value, Tensor) and value.shape == mask.shape:
-            return torch.nn.functional.pad(value, (0, 3), value=COLUMNS[name].fill)
+        if isinstance(value, Tensor) and value.shape[:2] == mask.shape:
+            last = (0, 0) * (value.ndim - 2)
+            return torch.nn.functional.pad(value, (*last, 0, 3), value=COLUMNS[name].fill)
         return value
 
     narrow, wide = method.values(columns), method.values({name: wider(name, value) for name, value in columns.items()})
@@ -434,7 +435,7 @@ def gradient_is_the_value_s_derivative(method: Subject) -> None:
     bound = method.ready(columns)
     if hasattr(bound.fn, "anchor"):
         bound.fn.anchor = 0.1
-    free = [name for name in ("logp", "entropy", "entropy_top_p") if name in bound.needs]
+    free = [name for name in ("logp", "entropy", "entropy_top_p", "logp_top") if name in bound.needs]
 
     def value(*tensors: Tensor) -> Tensor:
         return (bound(columns | dict(zip(free, tensors, strict=True))) * columns["weight"]).sum()

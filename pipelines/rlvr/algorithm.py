@@ -334,18 +334,17 @@ def split_weights(
     return weights[0], weights[1]
 
 
-def loss(
-    update: Update, columns: dict[str, Any], logp: Tensor, entropy: Tensor | None = None, top: Tensor | None = None
-) -> Tensor:
+def loss(update: Update, columns: dict[str, Any], values: Tensor) -> Tensor:
     """Loss of any slice of rows. Losses of the slices add up to the loss of the optimizer update.
 
     Args:
         columns: with `advantage` and `weight`.
-        logp: float32 [B, T] with gradient.
-        entropy: float32 [B, T] with gradient, where a part of the loss reads it.
-        top: float32 [B, T], the same over the most probable tokens.
+        values: float32 [B, T, C] with gradient, what the policy says of each token: `logp`, `entropy`, where a part of the loss reads it
+            `entropy_top_p`, and `logp_top`.
     """
-    columns = columns | {"logp": logp, "entropy": entropy, "entropy_top_p": top}
+    tops = 3 if update.needs("entropy_top_p") else 2
+    named = dict(zip(("logp", "entropy", "entropy_top_p"), values[..., :tops].unbind(-1), strict=False))
+    columns = columns | named | {"logp_top": values[..., tops:]}
     per_token = update.objective(columns)  # [B, T]
     if update.divergence is not None and update.divergence.where == "loss":
         per_token = per_token + update.divergence.weight * update.divergence(columns)
@@ -362,15 +361,14 @@ def cached_gradients(update: Update, columns: dict[str, Any], values: Tensor) ->
 
     Args:
         columns: every row of the update, with `advantage` and `weight`.
-        values: float32 [B, T, K]: logp, entropy, and where asked for entropy_top_p.
+        values: float32 [B, T, C], as of `loss`.
 
     Returns:
-        the loss, and float32 [B, T, K].
+        the loss, and float32 [B, T, C].
     """
     with torch.enable_grad():
-        free = values.detach().requires_grad_()  # [B, T, K]
-        top = free[..., 2] if values.shape[2] > 2 else None
-        total = loss(update, columns, free[..., 0], free[..., 1], top)
+        free = values.detach().requires_grad_()  # [B, T, C]
+        total = loss(update, columns, free)
         return float(total.detach()), torch.autograd.grad(total, free)[0]
 
 

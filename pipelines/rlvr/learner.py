@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from pipelines.rlvr.text_scorer import FrozenModels, TextScorer
 from pipelines.stage.report import Report
 
 if TYPE_CHECKING:
+    from pipelines.engine.layout import Layout
     from pipelines.engine.sharded_files import Unread
 
 SHUFFLES = 2
@@ -247,15 +248,22 @@ class Learner:
         """The loss of the update, with its derivatives put into the columns for the passes to follow."""
         live = torch.zeros(len(tokens), 1, dtype=torch.bool)  # [B, 1]
         live[rows] = True
-        kinds = 2 if self.policy.top_p_mass is None else 3
+        tops = columns["teacher_top_id"].shape[2] if self.update.needs("logp_top") else 0
+        width = 2 + self.update.needs("entropy_top_p") + tops
         with torch.no_grad():
-            values = self.passes.per_token(self.passes.log_probs, tokens, columns["mask"] & live, values=kinds)
+            values = self.passes.per_token(partial(self._values, columns), tokens, columns["mask"] & live, values=width)
         taken = algorithm.take(columns, rows) | {"values": values[rows]}
         of_all, own = self.rows.gathered(taken, {*self.update.loss_columns(), "values"})
         total, cached_gradients = algorithm.cached_gradients(self.update, of_all, of_all.pop("values"))
         columns["cached_gradients"] = torch.zeros_like(values)
         columns["cached_gradients"][rows] = cached_gradients[own]
         return total
+
+    def _values(self, columns: dict[str, Any], layout: Layout, ids: Tensor) -> Tensor:
+        """What the policy says of a layout's tokens, float32 [M, C], as `algorithm.loss` takes it."""
+        named = columns["teacher_top_id"].flatten(0, 1)[layout.target] if self.update.needs("logp_top") else None
+        reads = self.update.needs("entropy") or self.update.needs("entropy_top_p")
+        return self.passes.log_probs(layout, ids, entropy="gradient" if reads else "value", named=named)
 
     def _joined(self, metrics: dict[str, float], ratios: diagnostics.Ratios, total: float) -> dict[str, float]:
         """The step's metrics over all processes."""
@@ -314,26 +322,23 @@ class Learner:
         tokens, rows = columns["token"], batch.rows
         total = 0.0
         compared: list[Tokens] = []
-        reads = self.update.needs("entropy") or self.update.needs("entropy_top_p")
-        wanted: Literal["value", "gradient"] = "gradient" if reads else "value"
         layouts = self.passes.sharded(tokens, columns["mask"], rows)
         for layout, last in parallel.with_last(layouts):
             part = (layout.target // tokens.shape[1]).unique()  # [R], the rows of the pass
-            values, spread = self.policy.score(layout, tokens.flatten()[layout.target], entropy=wanted)
+            scores = self._values(columns, layout, tokens.flatten()[layout.target])
             if layout.repeat:
-                self.weights.backward(values.sum() * 0, last=last)
+                self.weights.backward(scores[:, 0].sum() * 0, last=last)
                 continue
             taken = algorithm.take(columns, part)
-            assert spread is not None
-            scores = [values, *spread.view(len(values), -1).unbind(1)]
-            logp, entropy, *top = (to_rows(x, layout.target, part, tokens.shape) for x in scores)  # each [R, T]
+            values = to_rows(scores, layout.target, part, tokens.shape)  # [R, T, C]
             if "cached_gradients" in taken:
-                loss = (taken["cached_gradients"] * torch.stack([logp, entropy, *top], -1)).sum()
+                loss = (taken["cached_gradients"] * values).sum()
             else:
-                loss = algorithm.loss(self.update, taken, logp, entropy, *top)
+                loss = algorithm.loss(self.update, taken, values)
             self.weights.backward(loss, last=last)
             total += float(loss.detach())
-            ratios.add(taken, logp, entropy)
+            logp = values[..., 0]
+            ratios.add(taken, logp, values[..., 1])
             if batch.compares:
                 compared.append(Tokens.of(taken, logp, tokens[part], taken.get(PLACE, part)))
         if batch.compares:

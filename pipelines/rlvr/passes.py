@@ -12,7 +12,7 @@ from pipelines.base.errors import Interrupted
 from pipelines.contract.hidden_statistics import HiddenStatistics
 from pipelines.engine import parallel
 from pipelines.engine.layout import Layout, best_layouts
-from pipelines.engine.policy import Policy
+from pipelines.engine.policy import Entropy, Policy
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr.own_rows import ALONE, Rows
 
@@ -101,11 +101,13 @@ class ForwardPasses:
         width = max(self.rows.world.gather(max((len(values) for values in by_row.values()), default=1)))
         return torch.tensor([by_row.get(row, [0.0] * width) for row in range(len(tokens))])
 
-    def log_probs(self, layout: Layout, ids: Tensor) -> Tensor:
-        """Log-probability and entropies of the layout's tokens under the policy, float32 [M, 2 or 3], without gradient."""
-        logp, entropy = self.policy.score(layout, ids, entropy="value")
-        assert entropy is not None
-        return torch.cat([logp[:, None], entropy.view(len(logp), -1)], 1)
+    def log_probs(
+        self, layout: Layout, ids: Tensor, *, entropy: Entropy = "value", named: Tensor | None = None
+    ) -> Tensor:
+        """Log-probability and entropies of the layout's tokens, and log-probabilities of those `named`, float32 [M, C]: `Policy.score`."""
+        logp, spread = self.policy.score(layout, ids, entropy=entropy, named=named)
+        assert spread is not None
+        return torch.cat([logp[:, None], spread.view(len(logp), -1)], 1)
 
     def shrink(self, widest: int) -> None:
         """Halve the budget after memory ran out.
@@ -125,14 +127,14 @@ class ForwardPasses:
 
 
 def to_rows(values: Tensor, target: Tensor, rows: Tensor, shape: torch.Size) -> Tensor:
-    """Scored tokens as [rows, T] on the CPU, where the columns live; gradients flow back to their device.
+    """Scored tokens as [rows, T, C] on the CPU, where the columns live; gradients flow back to their device.
 
     Args:
-        values: [M].
+        values: [M, C].
         target: int64 [M], flat index into `shape`.
         rows: int64 [N], sorted, the rows that the tokens belong to.
         shape: [B, T].
     """
     place = torch.searchsorted(rows, target // shape[1]) * shape[1] + target % shape[1]
-    flattened = torch.zeros(len(rows) * shape[1]).scatter(0, place, values.cpu())
-    return flattened.view(len(rows), shape[1])
+    flattened = torch.zeros(len(rows) * shape[1], values.shape[1]).index_copy(0, place, values.cpu())
+    return flattened.view(len(rows), shape[1], -1)

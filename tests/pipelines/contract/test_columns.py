@@ -20,7 +20,7 @@ from pipelines.recipe.read import read_recipe
 from pipelines.recipe.slots import SLOTS
 from pipelines.rlvr.pack import DTYPES, pack
 
-SHAPES = {"B": 1, "B T": 2, "B S": 2, "B K": 2, "B C": 2}
+SHAPES = {"B": 1, "B T": 2, "B S": 2, "B K": 2, "B T V": 3, "B C": 2}
 EXAMPLE = examples.columns(
     *(getattr(toys.batch(), name) for name in ("mask", "group", "reward", "turn")), phase=Phase.LOSS
 )

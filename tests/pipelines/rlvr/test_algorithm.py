@@ -37,7 +37,7 @@ def test_micro_batches_add_up(loss_aggregation, objective):
         for rows in parts:
             mine = algorithm.take(columns, rows)
             logp = mine["logp_old"] + weights * mine["mask"] * 0.1
-            algorithm.loss(update, mine, logp, logp.exp()).backward()
+            algorithm.loss(update, mine, torch.stack([logp, logp.exp()], -1)).backward()
         return weights.grad.clone()
 
     whole = gradient([torch.arange(12)])
@@ -90,7 +90,7 @@ def test_learns_a_bandit(advantage, objective, loss_aggregation):
         old = torch.zeros(32, 3).masked_scatter(mask, logp.detach())
         batch = vars(base) | {"mask": mask, "reward": reward, "raw_reward": reward, "logp_old": old, "correct": reward}
         columns = algorithm.weigh(update, algorithm.assign_credit(update, toys.columns_of(type(base)(**batch))))
-        algorithm.loss(update, columns, torch.zeros(32, 3).masked_scatter(mask, logp)).backward()
+        algorithm.loss(update, columns, torch.zeros(32, 3).masked_scatter(mask, logp)[..., None]).backward()
         if step == 0:
             rows = (reward.tolist(), arms.tolist(), base.group.tolist(), base.max_tokens.tolist())
             expected = bandit_gradient(advantage, loss_aggregation, *rows)
@@ -169,7 +169,7 @@ def test_a_paid_turn_is_learned_however_long_the_next_one_is(advantage, length):
             "token_reward": torch.zeros(mask.shape), "teacher_forced": mask & False,
         }  # fmt: skip
         columns = algorithm.weigh(update, algorithm.assign_credit(update, toys.columns_of(type(base)(**columns))))
-        algorithm.loss(update, columns, logp * mask).backward()
+        algorithm.loss(update, columns, (logp * mask)[..., None]).backward()
         optimizer.step()
         optimizer.zero_grad()
         values += 0.5 * (algorithm.returns(columns).mean(0) - values)

@@ -13,10 +13,12 @@ from transformers import AutoModelForCausalLM
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import load, names
+from pipelines.contract.method import PolicyUpdate
 from pipelines.engine.policy import Policy
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.slots import bind_providers, bind_slots, bound_list
+from pipelines.rlvr import algorithm
 
 PRIME = ["presets=[prime]", "rlvr.filter=all_rows"]
 FAST_PRM = "rlvr.providers=[{kind: implicit_prm, learning_rate: 0.001, beta: 0.5, update_first: %s}]"
@@ -84,29 +86,84 @@ def test_reference_is_the_starting_policy(tmp_path, start):
     assert (batch.logp_ref - batch.logp_old)[batch.mask].abs().max() > 0.01
 
 
-def test_teacher_is_another_model_and_distillation_draws_near_to_it(tmp_path, start):
+FAST = ("rlvr.prompts=32", "rlvr.optimizer.learning_rate=0.001", "rlvr.steps=40", "rlvr.commit.every=40")
+
+
+@pytest.fixture
+def taught(tmp_path, start):
+    """Another model than the starting policy, of the same vocabulary, and its folder."""
     folder = tmp_path / "teacher"
-    student = AutoModelForCausalLM.from_pretrained(start / "sft/out/model")
+    other = AutoModelForCausalLM.from_pretrained(start / "sft/out/model")
     with torch.no_grad():
-        for weight in student.parameters():
+        for weight in other.parameters():
             weight.add_(0.3 * weight.std() * torch.randn_like(weight))
-    student.save_pretrained(folder)
+    other.save_pretrained(folder)
     for name in ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "special_tokens_map.json"):
         if (start / "sft/out/model" / name).exists():
             (folder / name).write_bytes((start / "sft/out/model" / name).read_bytes())
-    made = trainer(
-        tmp_path, start, "presets=[on_policy_distillation]", f"rlvr.providers=[{{kind: teacher, path: {folder}}}]",
-        "rlvr.prompts=32", "rlvr.optimizer.learning_rate=0.001", "rlvr.steps=40", "rlvr.commit.every=40",
-    )  # fmt: skip
-    tokens, batch = packed(made)
-    expected = Policy(student.eval(), made.settings.sampling).logp(tokens, batch.mask).logp.detach()
-    torch.testing.assert_close(batch.logp_teacher, expected, atol=2e-5, rtol=0)
+    return other.eval(), folder
 
+
+def losses_of_a_run(made, folder):
+    """The loss of each step."""
     made.run()
-    lines = [json.loads(line) for line in (tmp_path / "work/spool.jsonl").read_text().splitlines()]
-    divergence = [line["values"]["loss/policy"] for line in lines if line["kind"] == "metrics"]
+    lines = [json.loads(line) for line in (folder / "work/spool.jsonl").read_text().splitlines()]
+    return [line["values"]["loss/policy"] for line in lines if line["kind"] == "metrics"]
+
+
+def test_teacher_is_another_model_and_distillation_draws_near_to_it(tmp_path, start, taught):
+    teacher, folder = taught
+    provider = f"rlvr.providers=[{{kind: teacher, path: {folder}}}]"
+    made = trainer(tmp_path, start, "presets=[on_policy_distillation]", provider, *FAST)
+    tokens, batch = packed(made)
+    expected = Policy(teacher, made.settings.sampling).logp(tokens, batch.mask).logp.detach()
+    torch.testing.assert_close(batch.logp_teacher, expected, atol=2e-5, rtol=0)
+    divergence = losses_of_a_run(made, tmp_path)
     assert len(divergence) == 40, "on policy the loss is the reverse KL a token, by the policy's own samples"
     assert sum(divergence[-8:]) < 0.6 * sum(divergence[:8])
+
+
+@pytest.mark.parametrize("top", [5, 1000])
+def test_gkd_has_the_gradient_of_the_divergence_of_both_distributions(tmp_path, start, taught, top):
+    """Through the real trainer, at a temperature and with the policy's own truncation, which the teacher's tokens are not cut by."""
+    teacher, folder = taught
+    provider = f"rlvr.providers=[{{kind: teacher_top, path: {folder}, top: {top}}}]"
+    made = trainer(
+        tmp_path, start, "presets=[gkd]", provider, "rlvr.sampling.temperature=0.7", "rlvr.sampling.top_p=0.9",
+        "rlvr.micro_batch_tokens=256", *FAST,
+    )  # fmt: skip
+    tokens, batch = packed(made)
+    policy, mask = made.learner.model, batch.mask
+    both = [(model(tokens).logits[:, :-1][mask[:, 1:]] / 0.7).log_softmax(-1) for model in (policy, teacher)]
+    named = both[1].topk(min(top, both[1].shape[1])).indices  # [M, V]
+    assert torch.equal(batch.teacher_top_id[mask].sort(-1).values, named.sort(-1).values)
+    q, p = (torch.cat([x.gather(-1, named), rest_of(x, named)], -1) for x in both)
+    m = ((p.exp() + q.exp()) / 2).log()
+    per_token = 0.5 * ((p.exp() * (p - m)).sum(-1) + (q.exp() * (q - m)).sum(-1))
+    expected = torch.autograd.grad(per_token.mean(), list(policy.parameters()))
+
+    seen = []
+    made.learner.stepper.step = lambda number: seen.append([x.grad.clone() for x in policy.parameters()]) or {}
+    columns = algorithm.assign_credit(made.update, vars(batch))
+    assert made.learner.learn([PolicyUpdate(columns)])["loss/policy"] == pytest.approx(
+        float(per_token.mean()), rel=1e-4
+    )
+    for ours, theirs in zip(seen[0], expected, strict=True):
+        torch.testing.assert_close(ours, theirs, atol=2e-6, rtol=2e-3)
+
+
+def rest_of(logp, named):
+    """The log-probability of all tokens that are not named, [M, 1]."""
+    rest = torch.ones_like(logp, dtype=torch.bool).scatter(-1, named, False)
+    return (logp.exp() * rest).sum(-1, keepdim=True).clamp(min=1e-7).log()
+
+
+def test_gkd_draws_near_to_the_teacher(tmp_path, start, taught):
+    made = trainer(
+        tmp_path, start, "presets=[gkd]", f"rlvr.providers=[{{kind: teacher_top, path: {taught[1]}}}]", *FAST
+    )
+    divergence = losses_of_a_run(made, tmp_path)
+    assert len(divergence) == 40 and sum(divergence[-8:]) < 0.4 * sum(divergence[:8])
 
 
 def test_a_teacher_of_another_vocabulary_is_refused(tmp_path, start):

@@ -46,6 +46,7 @@ ALONE = sorted(p.stem for p in PRESETS.glob("*.yaml") if not any(words in p.read
 
 
 FITTING = {
+    "gkd": ["rlvr.providers=[{kind: teacher_top, path: START/sft/out/base}]"],
     "on_policy_distillation": ["rlvr.providers=[{kind: teacher, path: START/sft/out/base}]"],
     "ppe": ["rlvr.prompting={kind: ppe, text: Think.}"],  # the toy reads 64 characters
     "irrl": ["rlvr.shaping=[{kind: irrl, clip: false}]"],  # hundreds of targets, of which the first steps meet few
