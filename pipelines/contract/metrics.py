@@ -107,6 +107,8 @@ RLVR = {
     "discriminator/*": Metric("Of the discriminator.",
                               when=_with_provider("target_discriminator", "demonstration_discriminator"),
                               hint="Add providers: [target_discriminator] or [demonstration_discriminator]."),
+    "self_teacher/*": Metric("Shares of the rows that were told a solution, and that got too long with it.",
+                             when=_with_provider("self_teacher", "self_teacher_top"), hint="Add providers: [self_teacher]."),
     "progress/*": Metric("Of the progress model.", when=_with_provider("progress"), hint="Add providers: [progress]."),
     "flow/*": Metric("Of the flow over hidden states.", when=_with_provider("flow_field"), hint="Add providers: [flow_field]."),
     "server/*": Metric("Of the decoding server.", when=lambda rlvr: rlvr.sampler is not None, hint="Set sampler."),

@@ -194,6 +194,16 @@ def top_entropy(logits: Tensor, sampling: Sampling, mass: float) -> Tensor:
     return -(nucleus_logp.exp() * nucleus_logp.masked_fill(~nucleus, 0.0)).sum(-1)
 
 
+def most_probable(logits: Tensor, temperature: float, count: int) -> Tensor:
+    """The most probable tokens at a temperature: their ids, exact in float32, and their log-probabilities, float32 [..., 2 count].
+
+    >>> most_probable(torch.tensor([0.25, 0.5, 0.25]).log(), 1.0, 1).exp()[1:]
+    tensor([0.5000])
+    """
+    kept = warp(logits, Sampling(temperature=temperature)).log_softmax(-1).topk(count)
+    return torch.cat([kept.indices.float(), kept.values], -1)
+
+
 def draw(
     logits: Tensor, sampling: Sampling, generator: torch.Generator | None, row_of: Tensor | None = None
 ) -> tuple[Tensor, Tensor]:

@@ -86,6 +86,7 @@ PARTS: dict[str, dict[str, str]] = {
     "rlvr.auxiliary_loss": {
         "calibrl": "pipelines.papers.calibrl:calibrl_auxiliary_loss",
         "epo": "pipelines.papers.epo:epo",
+        "generalised_jsd": "pipelines.papers.gkd:generalised_jsd",
         "papo": "pipelines.papers.papo:papo",
         "positive_nll": "pipelines.papers.vapo:positive_nll",
         "siren": "pipelines.papers.siren:siren",
@@ -149,6 +150,7 @@ PARTS: dict[str, dict[str, str]] = {
         "hapo": "pipelines.papers.hapo:hapo_objective",
         "herl": "pipelines.papers.herl:herl_objective",
         "hpt_upge": "pipelines.papers.hpt:hpt_upge",
+        "no_policy_gradient": "pipelines.papers.gkd:no_policy_gradient",
         "opsm": "pipelines.papers.deepseek_v32:opsm",
         "pacs": "pipelines.papers.pacs:pacs",
         "pipo": "pipelines.papers.pipo:pipo_objective",
@@ -180,7 +182,10 @@ PARTS: dict[str, dict[str, str]] = {
         "reward_attention": "pipelines.papers.abc:reward_attention",
         "reward_prefix": "pipelines.papers.red:reward_prefix",
         "segments": "pipelines.papers.grsp:segments",
+        "self_teacher": "pipelines.papers.sdpo:self_teacher",
+        "self_teacher_top": "pipelines.papers.sdpo:self_teacher_top",
         "target_discriminator": "pipelines.papers.irrl:target_discriminator",
+        "teacher_top": "pipelines.papers.gkd:teacher_top",
     },
     "rlvr.replay": {
         "digirl": "pipelines.papers.digirl:digirl_replay",

@@ -28,7 +28,7 @@ GENERAL = {
     "clip_cov", "asymmetric_is", "bapo", "gvpo", "delightful", "remax", "otb", "vapo", "a_star_po",
 }  # fmt: skip
 """Presets of papers that stand in none of the lists."""
-OTHERS = {"on_policy_distillation", "tree_grpo", "prime"}
+OTHERS = {"on_policy_distillation", "gkd", "sdpo", "sdft", "tree_grpo", "prime"}
 COMMANDS = {"compare", "overoptimisation", "report", "rubric", "sweep"}
 USES = [(known.name, use) for known in systems.systems() for use in known.uses]
 

@@ -48,6 +48,10 @@ ALONE = sorted(p.stem for p in PRESETS.glob("*.yaml") if not any(words in p.read
 FITTING = {
     "gkd": ["rlvr.providers=[{kind: teacher_top, path: START/sft/out/base}]"],
     "on_policy_distillation": ["rlvr.providers=[{kind: teacher, path: START/sft/out/base}]"],
+    "sdpo": ["rlvr.providers=[{kind: self_teacher, template: '{prompt} {solution}'}]"],
+    "sdft": [
+        "rlvr.providers=[{kind: self_teacher_top, solution: record, weights: start, template: '{prompt} {solution}'}]"
+    ],
     "ppe": ["rlvr.prompting={kind: ppe, text: Think.}"],  # the toy reads 64 characters
     "irrl": ["rlvr.shaping=[{kind: irrl, clip: false}]"],  # hundreds of targets, of which the first steps meet few
     "cosine_length": ["rlvr.shaping=[{kind: cosine_length, margin: 1}]"],  # its answers have up to 16 tokens
