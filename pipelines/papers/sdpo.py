@@ -8,7 +8,7 @@ solution. Its tokens are then distilled into the policy that is not told (`disti
 
 from __future__ import annotations
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -36,7 +36,7 @@ class Told(Provider):
         template: of the last user message, with {prompt} and {solution} in it.
     """
 
-    reads: ClassVar[tuple[str, ...]] = ("raw_reward",)
+    reads = ("raw_reward",)
 
     def __init__(
         self,
@@ -64,14 +64,17 @@ class Told(Provider):
         prompts = self._prompts(rows, columns)
         plain = [Passage(row.tokens[: row.first], row.tokens[row.first :]) for row in rows]
         told = {n: Passage(prompt, plain[n].text) for n, prompt in prompts.items()}
-        found = dict(zip(told, self.scorer.statistics(list(told.values()), asked, model=self.model), strict=True))
-        found = {n: values for n, values in found.items() if not values.isnan().any()}
-        self.shares = {"told": len(found) / max(1, len(rows)), "too_long": (len(told) - len(found)) / max(1, len(rows))}
+        statistics = dict(zip(told, self.scorer.statistics(list(told.values()), asked, model=self.model), strict=True))
+        statistics = {n: values for n, values in statistics.items() if not values.isnan().any()}
+        self.shares = {
+            "told": len(statistics) / max(1, len(rows)),
+            "too_long": (len(told) - len(statistics)) / max(1, len(rows)),
+        }
         if untold:
-            others = [n for n in range(len(rows)) if n not in found]
+            others = [n for n in range(len(rows)) if n not in statistics]
             of_plain = self.scorer.statistics([plain[n] for n in others], asked, model=self.model)
-            found |= dict(zip(others, of_plain, strict=True))
-        return [(rows[n], found[n]) for n in sorted(found)]
+            statistics |= dict(zip(others, of_plain, strict=True))
+        return [(rows[n], statistics[n]) for n in sorted(statistics)]
 
     def update(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
         """Shares of the step's rows: those that were told a solution, and those whose prompt got too long for the model with it."""
