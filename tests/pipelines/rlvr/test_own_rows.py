@@ -126,7 +126,10 @@ def test_a_loss_has_on_two_processes_the_gradient_of_one(slot, name):
     """Its parts see a process's own rows alone, or where they couple rows (`batch_coupled`) the columns of all."""
     part_of_loss = [spec(slot, name)] if slot == "auxiliary_loss" else spec(slot, name)
     columns = sorted_by_group(next(coupling.steps()))
-    values = torch.stack([columns["logp"], columns["entropy"], columns["entropy_top_p"]], -1)
+    names = ["logp", "entropy"]
+    if algorithm.Update.of(Rlvr(**{slot: part_of_loss})).needs("entropy_top_p"):
+        names.append("entropy_top_p")
+    values = torch.cat([torch.stack([columns[name] for name in names], -1), columns["logp_top"]], -1)
 
     def gradient(rows, columns):
         update = algorithm.Update.of(Rlvr(**{slot: part_of_loss}))
