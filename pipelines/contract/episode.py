@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
 
 from pipelines import environments
@@ -17,6 +19,7 @@ from pipelines.environments._stepping import step_all
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest
+    from pipelines.environments._forms import Asking, Game
 
 
 @dataclass
@@ -59,6 +62,8 @@ class Episode:
     """The policy's seat in a game."""
     opening: list[Message] | None = None
     """What that seat was asked first, where the policy has several."""
+    restarts: list[tuple[int, int, list[Message]]] = field(default_factory=list)
+    """Of each new conversation the place of its first token, its first turn, and its messages."""
     others: list[Episode] = field(default_factory=list, repr=False, compare=False)
     """Of the policy's other seats in the same game, which has the same environment."""
 
@@ -78,6 +83,11 @@ class Episode:
         self.logp[len(self.logp) - count :] = completion.logp
         if completion.entropy is not None:
             self.entropy[len(self.entropy) - count :] = completion.entropy
+
+    @property
+    def context(self) -> list[int]:
+        """The tokens that the policy reads: those of the present conversation."""
+        return self.tokens[self.restarts[-1][0] :] if self.restarts else self.tokens
 
     def fork(self) -> Episode:
         """An independent copy of the episode so far."""
@@ -135,17 +145,37 @@ class Episode:
         return parts
 
 
+PER_TOKEN = ("tokens", "role", "logp", "entropy", "turn", "node")
+PER_TURN = (
+    "states", "rewards", "texts", "components", "calls", "worlds", "replies", "observations", "cuts", "valid",
+)  # fmt: skip
+"""Fields of an episode that are lists."""
 SCORED = ("correct", "incorrect", "unparsable", "timed_out")
 """Statuses of a verifier's verdict that has a score."""
 
 
-def play(requests: list[RolloutRequest], context: RolloutContext, budget: TurnBudget) -> list[Trajectory]:
-    """All episodes of the requests side by side, within their turn budget."""
-    return [episode.trajectory(context, budget.most_turns) for episode in play_out(requests, context, budget)]
+def play(
+    requests: list[RolloutRequest], context: RolloutContext, budget: TurnBudget, *, split: bool = False
+) -> list[Trajectory]:
+    """All episodes of the requests side by side, within their turn budget.
+
+    Args:
+        split: a row for each conversation of an episode in which new ones begin, for training; else one row for the whole episode,
+            in which they lie one behind the other.
+    """
+    episodes = play_out(requests, context, budget, restarts=True)
+    if split:
+        episodes = [part for episode in episodes for part in conversations(episode)]
+    return [episode.trajectory(context, budget.most_turns) for episode in episodes]
 
 
-def play_out(requests: list[RolloutRequest], context: RolloutContext, budget: TurnBudget) -> list[Episode]:
+def play_out(
+    requests: list[RolloutRequest], context: RolloutContext, budget: TurnBudget, *, restarts: bool = False
+) -> list[Episode]:
     """As `play`, the episodes themselves, with their environments in the states that they ended in.
+
+    Args:
+        restarts: new conversations may begin; else an episode in which one does ends unscored.
 
     Of a game that the policy plays with itself there is one for each seat that had a turn; those of a seat lie together.
     """
@@ -157,7 +187,7 @@ def play_out(requests: list[RolloutRequest], context: RolloutContext, budget: Tu
         active = [e for e in episodes if e.stop is None and len(e.states) < budget.most_turns and _moves_next(e)]
         if not active:
             return [episode for episode in episodes if episode.tokens or not episode.others]
-        advance(active, context, budget)
+        advance(active, context, budget, restarts=restarts)
 
 
 def start(request: RolloutRequest, context: RolloutContext) -> Episode:
@@ -213,10 +243,12 @@ def _world(request: RolloutRequest, context: RolloutContext) -> tuple[str, envir
     return str(name), world
 
 
-def advance(episodes: list[Episode], context: RolloutContext, budget: TurnBudget | None = None) -> None:
+def advance(
+    episodes: list[Episode], context: RolloutContext, budget: TurnBudget | None = None, *, restarts: bool = False
+) -> None:
     """One turn of every episode."""
-    completions = context.extend([e.tokens for e in episodes], [e.request.group for e in episodes])
-    take_turns(episodes, completions, context, budget=budget)
+    completions = context.extend([e.context for e in episodes], [e.request.group for e in episodes])
+    take_turns(episodes, completions, context, budget=budget, restarts=restarts)
 
 
 def take_turns(
@@ -225,17 +257,22 @@ def take_turns(
     context: RolloutContext,
     nodes: Sequence[int] | None = None,
     budget: TurnBudget | None = None,
+    *,
+    restarts: bool = False,
 ) -> None:
     """Put the policy's tokens into the episodes and let their environments answer, side by side where these wait.
 
     Args:
         nodes: tree node of each new turn.
+        restarts: as in `play_out`.
     """
     playing: list[Episode] = []
     for index, (episode, completion) in enumerate(zip(episodes, completions, strict=True)):
         if not completion.tokens:
             _end(episode, Stop.LENGTH)  # no room left in the context
             continue
+        if hasattr(episode.world, "limits"):
+            completion = _as_asked(episode, completion, context)
         episode.worlds.append(episode.world.state_key())
         episode.speak(completion, -1 if nodes is None else nodes[index])
         episode.states.append(environments.key_number(episode.worlds[-1]))
@@ -246,8 +283,38 @@ def take_turns(
     for episode, step in zip(playing, steps, strict=True):
         if isinstance(step, str):
             _give_up(episode, step)
+        elif step.restart and not restarts:
+            _give_up(episode, "environment_failed")
         else:
             _receive(episode, step, context, budget)
+
+
+def _as_asked(episode: Episode, completion: Completion, context: RolloutContext) -> Completion:
+    """A completion within the limits that the environment asks for; it is told what the completion costs.
+
+    A completion that is cut after its first n tokens has the chance that one drawn up to there has.
+    """
+    world = cast("Asking", episode.world)
+    limits = world.limits()
+    count = min(len(completion.tokens), limits.max_tokens or len(completion.tokens))
+
+    def stopped(length: int) -> bool:
+        text = context.decode(completion.tokens[:length])
+        return any(stop in text for stop in limits.stop)
+
+    if limits.stop and stopped(count):
+        count = bisect.bisect_left(range(count), True, lo=1, key=stopped)
+    if count < len(completion.tokens):
+        entropy = completion.entropy and completion.entropy[:count]
+        completion = replace(
+            completion,
+            tokens=completion.tokens[:count],
+            logp=completion.logp[:count],
+            stop=Stop.LENGTH,
+            entropy=entropy,
+        )
+    world.drawn(len(episode.context), count, completion.stop != Stop.END)
+    return completion
 
 
 def message_of(episode: Episode, place: int = -1) -> str:
@@ -323,18 +390,55 @@ def _receive(
         if not episode.tokens:
             _open(episode, context)
             return
-        step = replace(step, observation=cast("environments.Game", episode.world).observation(episode.player or 0))
+        step = replace(step, observation=cast("Game", episode.world).observation(episode.player or 0))
     observation = step.observation
     reminder = budget.reminder(len(episode.states), episode.extensions) if budget is not None else ""
+    *shown, last = step.messages or [{"role": step.role, "content": observation}]
     if reminder:
+        last = {**last, "content": f"{last['content']}\n{reminder}" if last["content"] else reminder}
         observation = f"{observation}\n{reminder}" if observation else reminder
     episode.replies.append({"role": step.role, "content": observation})
-    episode.add(context.reply(observation, with_end=episode.cuts[-1], role=step.role), Role.ENVIRONMENT)
+    if step.restart:
+        _restart(episode, [*shown, last], context)
+        return
+    episode.add(context.follow([*shown, last], with_end=episode.cuts[-1]), Role.ENVIRONMENT)
+
+
+def _restart(episode: Episode, messages: list[Message], context: RolloutContext) -> None:
+    """Begin a new conversation."""
+    [prompt] = context.render([messages], [episode.request.problem.tools])
+    episode.restarts.append((len(episode.tokens), len(episode.states), messages))
+    episode.add(prompt, Role.PROMPT)
+
+
+def conversations(episode: Episode) -> list[Episode]:
+    """An episode as one for each of its conversations in which the policy had a turn.
+
+    Each is paid the whole episode's reward: what it lacks of that is paid with its last turn, as to a player who had none at the end.
+    """
+    if not episode.restarts:
+        return [episode]
+    firsts = [(0, 0, episode.opening), *episode.restarts, (len(episode.tokens), len(episode.states), None)]
+    parts = []
+    for (start, turn, opening), (end, next_turn, _) in pairwise(firsts):
+        if turn == next_turn:
+            continue
+        part = copy.copy(episode)
+        for name in PER_TOKEN:
+            setattr(part, name, getattr(episode, name)[start:end])
+        for name in PER_TURN:
+            setattr(part, name, getattr(episode, name)[turn:next_turn])
+        part.turn = [number - turn if number >= 0 else number for number in part.turn]
+        part.opening, part.restarts = opening, []
+        part.extensions = episode.extensions if next_turn == len(episode.states) else 0
+        part.rewards[-1] += sum(episode.rewards) - sum(part.rewards)
+        parts.append(part)
+    return parts
 
 
 def _open(episode: Episode, context: RolloutContext) -> None:
     """Ask a seat whose first turn this is."""
-    episode.opening = cast("environments.Game", episode.world).opening(episode.player or 0)
+    episode.opening = cast("Game", episode.world).opening(episode.player or 0)
     [prompt] = context.render([episode.opening], [episode.request.problem.tools])
     episode.request = replace(episode.request, prompt=prompt)
     episode.add(prompt, Role.PROMPT)

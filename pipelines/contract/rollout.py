@@ -132,9 +132,9 @@ class RolloutContext:
         """Token ids of conversations up to where the assistant speaks; `tools`: what each of them offers."""
         return chat.render_prompts(self.tokenizer, conversations, tools)
 
-    def reply(self, text: str, *, with_end: bool, role: str = "user") -> list[int]:
-        """Token ids of a message that follows an assistant's turn; `with_end` closes a turn that was cut off."""
-        return chat.reply_tokens(self.tokenizer, text, with_end=with_end, role=role)
+    def follow(self, messages: Sequence[Message], *, with_end: bool) -> list[int]:
+        """Token ids of messages that follow an assistant's turn; `with_end` closes a turn that was cut off."""
+        return chat.following_tokens(self.tokenizer, messages, with_end=with_end)
 
 
 @dataclass(frozen=True)

@@ -323,12 +323,19 @@ def reply_tokens(
     Raises:
         ModelError: the template changes what an assistant said.
     """
-    messages: list[Message] = [
-        {"role": "user", "content": "x"},
-        {"role": "assistant", "content": _MARK},
-        {"role": role, "content": text},
-    ]
-    rendered = render_text(tokenizer, messages)
+    return following_tokens(tokenizer, [{"role": role, "content": text}], with_end=with_end)
+
+
+def following_tokens(
+    tokenizer: PreTrainedTokenizerBase, messages: Sequence[Message], *, with_end: bool = False
+) -> list[int]:
+    """As `reply_tokens`, of several messages that follow an assistant's turn.
+
+    Raises:
+        ModelError: the template changes what an assistant said.
+    """
+    before: list[Message] = [{"role": "user", "content": "x"}, {"role": "assistant", "content": _MARK}]
+    rendered = render_text(tokenizer, [*before, *messages])
     if _MARK not in rendered:
         raise ModelError(
             "model.chat_template", "the template drops or changes earlier answers; it cannot be used with turns."

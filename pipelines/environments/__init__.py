@@ -17,6 +17,7 @@ from typing import Any, Literal, Protocol
 from pydantic import ValidationError
 
 from pipelines.base import plugins
+from pipelines.base.errors import Problem as Told
 from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.data.records import Message, Problem
 
@@ -47,10 +48,16 @@ class Step:
     """What the message's turn is compared by instead of the state it began in, such as the belief that it states."""
     others: dict[int, float] = field(default_factory=dict)
     """At the end of a game: what the policy's other seats are paid; one with more than 0 has success."""
+    messages: list[Message] = field(default_factory=list)
+    """The observation as the messages that the policy reads, where it is not one message of `role`."""
+    restart: bool = False
+    """`messages` are a new conversation: the policy reads nothing of what was before."""
 
 
 class Unavailable(Exception):
     """What the environment needs does not answer: the episode ends unscored, as a failure of the infrastructure."""
+
+    status = "environment_failed"
 
 
 class Environment(Protocol):
@@ -85,33 +92,6 @@ class Environment(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of `state_dict`."""
-        ...
-
-
-class Game(Environment, Protocol):
-    """An environment with players, some of whose seats the policy takes.
-
-    `step` takes the message of the seat that is to move. With one seat of the policy it is an environment like any other, whose
-    observation tells what the opponent did; with several its observation is not shown, and each seat reads `observation(seat)`
-    at its turn.
-    """
-
-    @property
-    def seats(self) -> tuple[int, ...]:
-        """The seats that the policy takes in this episode, in order."""
-        ...
-
-    @property
-    def mover(self) -> int | None:
-        """The seat of the policy that is to move; None where the game is over."""
-        ...
-
-    def opening(self, seat: int) -> list[Message]:
-        """The conversation of a seat whose first turn this is."""
-        ...
-
-    def observation(self, seat: int) -> str:
-        """What a seat is told when it is its turn again."""
         ...
 
 
@@ -171,6 +151,12 @@ def corpus_of(name: str) -> str | None:
     return getattr(_module(name), "CORPUS", None) if name in known() else None
 
 
+def refusals(name: str, config: dict[str, Any]) -> Iterator[Told]:
+    """What it can tell to be wrong with its settings before it makes problems (`refusals` in its module), by their fields."""
+    check = getattr(_module(name), "refusals", None) if name in known() else None
+    yield from check(config) if check is not None else ()
+
+
 def libraries_of(name: str) -> tuple[str, ...]:
     """The libraries that play it (`LIBRARIES` in its module)."""
     return getattr(_module(name), "LIBRARIES", ()) if name in known() else ()
@@ -182,7 +168,7 @@ def can_relabel(name: str) -> bool:
 
 
 def has_players(name: str) -> bool:
-    """Whether its `World` has the attributes of `Game`."""
+    """Whether its `World` has the attributes of `_forms.Game`."""
     return name in known() and hasattr(_module(name).World, "seats")
 
 

@@ -5,26 +5,23 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Sequence
-from typing import Literal
 
 from pipelines.environments import Environment, Step, Unavailable
 
 STEP_S = 120.0
 """How long a world that waits may take over a step."""
 MOST_THREADS = 16
-Failure = Literal["environment_timed_out", "environment_failed"]
-"""In the place of a step: the episode ends unscored, with this status."""
 
 
-def step_all(worlds: Sequence[Environment], messages: Sequence[str], limit_s: float = STEP_S) -> list[Step | Failure]:
-    """One step of every world, in order.
+def step_all(worlds: Sequence[Environment], messages: Sequence[str], limit_s: float = STEP_S) -> list[Step | str]:
+    """One step of every world, in order; in the place of a step the status with which its episode ends unscored.
 
     A world that is late is given up: its thread is left behind, and nothing waits for it.
 
     Args:
         limit_s: wall time of each step of a world that `waits`, from when it begins.
     """
-    results: list[Step | Failure | None] = [None] * len(worlds)
+    results: list[Step | str | None] = [None] * len(worlds)
     waiting = [i for i, world in enumerate(worlds) if world.waits]
     for start in range(0, len(waiting), MOST_THREADS):
         _side_by_side(worlds, messages, waiting[start : start + MOST_THREADS], limit_s, results)
@@ -34,11 +31,11 @@ def step_all(worlds: Sequence[Environment], messages: Sequence[str], limit_s: fl
     return [result if result is not None else "environment_timed_out" for result in results]
 
 
-def _step(world: Environment, message: str) -> Step | Failure:
+def _step(world: Environment, message: str) -> Step | str:
     try:
         return world.step(message)
-    except Unavailable:
-        return "environment_failed"
+    except Unavailable as error:
+        return error.status
 
 
 def _side_by_side(
@@ -46,7 +43,7 @@ def _side_by_side(
     messages: Sequence[str],
     chosen: Sequence[int],
     limit_s: float,
-    results: list[Step | Failure | None],
+    results: list[Step | str | None],
 ) -> None:
     """Fill in the results of the chosen worlds; a late one's stays None.
 
@@ -54,7 +51,7 @@ def _side_by_side(
         Exception: what a world raised beside `Unavailable`.
     """
     errors: list[Exception] = []
-    answers: dict[int, Step | Failure] = {}
+    answers: dict[int, Step | str] = {}
 
     def work(index: int) -> None:
         try:

@@ -55,15 +55,21 @@ def entries(module: str, reads: Reads, root: Path = ROOT) -> list[str]:
         modules += [f"{verifiers.__name__}.{verifiers.BATCHED[name]}" for name in used if name in verifiers.BATCHED]
         paths = sorted((root / "pipelines" / "sandbox" / "inside").glob("[a-z]*.py"))
         modules += [f"pipelines.sandbox.inside.{p.stem}" for p in paths if {*used} & {*verifiers.SANDBOXED}]
-    return modules + [
-        environments.module_name(name) for name in sorted(reads.environments) if name in environments.known()
-    ]
+    return modules + [environments.module_name(name) for name in sorted(played(reads)) if name in environments.known()]
+
+
+def played(reads: Reads) -> set[str]:
+    """The environments that a stage plays, and those whose problems the settings of these ask for (`environment: NAME`)."""
+    inner = (value for each in reads.environment_settings for value in each.values() if isinstance(value, dict))
+    named = (value.get("environment") for value in inner)
+    return reads.environments | {name for name in named if isinstance(name, str)}
 
 
 def brought(reads: Reads) -> list[Origin]:
     """Where the environments and verifiers come from that a stage may use and that plug-ins other than the project's own bring."""
+    names = played(reads)
     worlds, judges = (plugins.origins().get(slot, {}) for slot in (environments.SLOT, verifiers.SLOT))
-    used = [each for name, each in worlds.items() if reads.any_environment or name in reads.environments]
+    used = [each for name, each in worlds.items() if reads.any_environment or name in names]
     if reads.verifies:
         used += [each for name, each in judges.items() if reads.verifiers is None or name in reads.verifiers]
     return [each for each in used if not each.module.startswith("pipelines.")]

@@ -9,7 +9,7 @@ from pipelines import environments
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.stage_kind import Reads
 from pipelines.tools import corpora_of
-from tasks.keys.source import brought
+from tasks.keys.source import brought, played
 
 
 def of_stage(reads: Reads, installed: dict[str, str] | None = None) -> dict[str, str]:
@@ -22,8 +22,8 @@ def of_stage(reads: Reads, installed: dict[str, str] | None = None) -> dict[str,
     names |= {each.distribution for each in brought(reads) if each.distribution}
     if any(gguf_of(model.path) is not None for model in reads.models.values()):
         names.add("gguf")
-    names.update(*map(environments.libraries_of, reads.environments))
-    if any(map(environments.corpus_of, reads.environments)) or [*corpora_of(reads.environment_settings)]:
+    names.update(*map(environments.libraries_of, played(reads)))
+    if any(map(environments.corpus_of, played(reads))) or [*corpora_of(reads.environment_settings)]:
         names.add("bm25s")
     return {name: (installed or {}).get(name) or _version(name) for name in sorted(names)}
 

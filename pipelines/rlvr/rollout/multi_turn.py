@@ -31,6 +31,9 @@ class multi_turn(Rollout):
     Self-play (`opponent: policy`) gives a row for each seat: the other seat's moves are observations, the final reward is given to the
     seat's own last turn, and each seat is its own group. A seat that had no turn has no row.
 
+    A program (environment `agent`) may begin new conversations in its episode, such as with a summary in place of the past: each in which
+    the policy had a turn is a row of the group, and is paid the whole episode's reward.
+
     `max_turns` may be announced (`remind`: every observation ends with the turns that are left) and extended: at the limit an episode
     continues for `extension` more turns, at most `extensions` times, and each subtracts `extension_cost` from the reward. An episode ends
     with the turn in which the policy's tokens reach `max_tokens`. A message that is not an action subtracts `invalid_cost` from its turn's
@@ -65,7 +68,7 @@ class multi_turn(Rollout):
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems."""
-        rows = play(requests, context, self.budget)
+        rows = play(requests, context, self.budget, split=True)
         if not self.regenerate:
             return rows
         groups, attempts = _by_request(rows, requests, context), {request.group: 1 for request in requests}
@@ -73,7 +76,7 @@ class multi_turn(Rollout):
             again = [r for r in requests if not any(row.correct for row in groups.get(r.group, []))]
             if not again:
                 break
-            groups |= _by_request(play(again, context, self.budget), again, context)
+            groups |= _by_request(play(again, context, self.budget, split=True), again, context)
             attempts |= {request.group: attempt for request in again}
         for group, members in groups.items():
             for row in members:

@@ -1,0 +1,102 @@
+"""A program of the user's as a child process that ends with its episode, and with this process however that ends (`_keeper`)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipelines.environments import _keeper
+
+INHERITED = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "SHELL")
+"""Variables that a program gets from this process; nothing else, so no secret of it."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What came of a program."""
+
+    code: int
+    """Its exit code; minus N where signal N ended it."""
+    stdout: str
+    stderr: str
+    result: str | None
+    """Text of the file that it was to write; None without one."""
+    overflow: bool
+    """It printed more than it may."""
+
+    @property
+    def last_line(self) -> str:
+        """Of its standard output, blank lines left out."""
+        return next((line.strip() for line in reversed(self.stdout.splitlines()) if line.strip()), "")
+
+
+class Program:
+    """A program that runs in a folder of its own.
+
+    Args:
+        command: the program and its arguments.
+        variables: of its environment, beside PATH and `INHERITED`.
+        task: its standard input.
+        output: bytes that it may write to standard output, and to standard error, before it is killed.
+        result_file: name of the file in its folder that is read when it has ended.
+        on_end: told what came of it, from another thread; not where this process had it killed.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        variables: Mapping[str, str],
+        *,
+        task: str,
+        output: int,
+        result_file: str | None,
+        on_end: Callable[[Ended], None],
+    ) -> None:
+        path = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+        inherited = {name: os.environ[name] for name in INHERITED if name in os.environ}
+        spec = {
+            "command": list(command),
+            "environment": {**inherited, "PATH": path, "PYTHONHASHSEED": "0", **variables},
+            "task": task,
+            "output": output,
+            "result_file": result_file,
+        }
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", str(_keeper.__file__)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in the terminal is this process's to handle
+            cwd="/",
+            env={name: os.environ[name] for name in ("TMPDIR",) if name in os.environ},
+        )
+        self._killed = False
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.write(json.dumps(spec).encode() + b"\n")
+            self._process.stdin.flush()
+        threading.Thread(target=self._read, args=(on_end,), daemon=True, name="program").start()
+
+    def _read(self, on_end: Callable[[Ended], None]) -> None:
+        assert self._process.stdout is not None
+        line = self._process.stdout.read()
+        code = self._process.wait()
+        self._process.stdout.close()
+        if self._killed:
+            return
+        lost = Ended(code or -9, "", "the process that runs the program was killed", None, False)
+        on_end(Ended(**json.loads(line)) if line.endswith(b"\n") else lost)
+
+    def kill(self) -> None:
+        """End it and all that it has started; returns at once."""
+        self._killed = True
+        assert self._process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self._process.stdin.close()

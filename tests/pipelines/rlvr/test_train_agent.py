@@ -1,0 +1,82 @@
+"""An agent program through the real trainer: what is recorded is what the model computes, and a killed run repeats its episodes."""
+
+from __future__ import annotations
+
+import json
+
+import agents
+import pytest
+import torch
+import toys
+
+from pipelines.data.records import Role, Stop
+
+PAYING = agents.FOLLOWING.replace(
+    'print(message["content"])',
+    """message = ask([{"role": "user", "content": "in short " + message["content"][:2].encode("ascii", "ignore").decode()}])["message"]
+print(sum(map(ord, message["content"])) % 7 / 7)""",
+)
+"""Asks twice in one conversation, then in another one."""
+
+
+def recipe(folder):
+    """A recipe of a program that asks three times, whatever the policy says."""
+    plans = [
+        {"first": [{"role": "user", "content": f"say {n}"}], "then": [[{"role": "user", "content": "again"}]]}
+        for n in range(16)
+    ]
+    asked = [{"task": json.dumps(plan), "answer": str(n)} for n, plan in enumerate(plans)]
+    config = {"command": agents.program(folder, PAYING), "tasks": agents.tasks(folder, *asked), "result": "reward"}
+    return toys.recipe(
+        folder,
+        curate={
+            "sources": [{"kind": "environment", "task": "agent", "size": 16, "seed": 1, "config": config}],
+            "near_duplicates": None, "decontaminate": None, "splits": {"train": 0.8, "heldout": 0.2},
+        },
+        rlvr={
+            "steps": 3, "prompts": 4, "group_size": 2, "rollout": {"kind": "multi_turn", "max_turns": 3}, "sampling": {"max_tokens": 12},
+        },
+        evaluate={"tasks": [{"name": "adding", "environment": {"task": "agent", "size": 8, "config": config}}]},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory):
+    """Data from the program, and a little model that has seen some."""
+    folder = tmp_path_factory.mktemp("agent")
+    return toys.start(folder, recipe(folder), [])
+
+
+def test_recorded_log_probabilities_are_the_model_s(tmp_path, begun):
+    made = toys.trainer(tmp_path, begun, begun / "toy.yaml")
+    rows, _ = made.collect(0)
+    assert [max(row.turn) for row in rows] == [1, 0] * 8 and all(row.stop == Stop.ENVIRONMENT for row in rows)
+    assert all(
+        first.score == second.score and first.group == second.group
+        for first, second in zip(rows[::2], rows[1::2], strict=True)
+    )
+    for row in rows:
+        with torch.no_grad():
+            logits = made.learner.model(torch.tensor([row.tokens])).logits[0].float().log_softmax(-1)
+        drawn = [place for place, role in enumerate(row.role) if role == Role.POLICY]
+        again = torch.stack([logits[place - 1, row.tokens[place]] for place in drawn])
+        torch.testing.assert_close(torch.tensor([row.logp_old[place] for place in drawn]), again, atol=1e-4, rtol=0)
+    made.run()
+    lines = [line["values"] for line in toys.spool(tmp_path / "work") if line["kind"] == "metrics"]
+    assert max(line["mismatch/max"] for line in lines) < 1e-4 and all(
+        line["rollout/error_share"] == 0 for line in lines
+    )
+
+
+def test_a_stopped_run_repeats_its_episodes(tmp_path, begun):
+    results = []
+    for name in ("whole", "stopped"):
+        folder = tmp_path / name
+        folder.mkdir()
+
+        def build(folder=folder):
+            return toys.trainer(folder, begun, begun / "toy.yaml")
+
+        toys.run_stopped(build) if name == "stopped" else build().run()
+        results.append(toys.result(folder / "work"))
+    assert results[0] == results[1]
