@@ -85,6 +85,7 @@ def best_layouts(
     allow_prefixes: bool = False,
     tree_cost: float = 1.0,
     prefix_cost: float = 1.0,
+    few_passes: bool = False,
 ) -> list[Layout]:
     """The layout that takes clearly less time; padded rows where it makes little difference.
 
@@ -96,6 +97,7 @@ def best_layouts(
         allow_trees: the model takes attention masks of ours.
         allow_prefixes: every layer keeps keys and values, so rows can be laid out as suffixes of a prefix.
         tree_cost, prefix_cost: time of a token in a tree, and in a suffix or its prefix, where one of padded rows takes 1.
+        few_passes: narrow trees are padded rather than given a pass of their own: each pass through sharded weights gathers them.
     """
     if len(rows) == 0:
         return []
@@ -109,7 +111,7 @@ def best_layouts(
         suffixes = list(_prefix_passes(tokens, mask, rows, budget))
         if prefix_cost * sum(part.size for part in suffixes) <= min(TREE_WORTH * total, PREFIX_BETTER * tree_size):
             return [_lay_out_suffixes(part, tokens, mask) for part in suffixes]
-    return padded if tree_size > TREE_WORTH * total else list(_lay_out_trees(trees, tokens, mask, budget))
+    return padded if tree_size > TREE_WORTH * total else list(_lay_out_trees(trees, tokens, mask, budget, few_passes))
 
 
 def padded_layouts(tokens: Tensor, mask: Tensor, rows: Tensor, budget: int) -> Iterator[Layout]:
@@ -330,24 +332,26 @@ def _fill_bins(sizes: Sequence[int], room_of: Callable[[int], int]) -> list[list
     return bins
 
 
-def _lay_out_trees(trees: list[_Tree], tokens: Tensor, mask: Tensor, budget: int) -> Iterator[Layout]:
+def _lay_out_trees(
+    trees: list[_Tree], tokens: Tensor, mask: Tensor, budget: int, few_passes: bool = False
+) -> Iterator[Layout]:
     """Trees side by side in bins as wide as the widest tree, fullest bins first."""
     widths = [tree.width for tree in trees]
     bins = [[trees[i] for i in members] for members in best_fit(widths, max(widths))]
     bins.sort(key=lambda members: -sum(tree.width for tree in members))
     read = (row_ends(mask) - 1).tolist()
     arrays = tokens.numpy(), mask.numpy()
-    for start, stop in _passes([sum(tree.width for tree in members) for members in bins], budget):
+    for start, stop in _passes([sum(tree.width for tree in members) for members in bins], budget, few_passes):
         yield _lay_out_bins(bins[start:stop], *arrays, read)
 
 
-def _passes(widths: Sequence[int], budget: int) -> Iterator[tuple[int, int]]:
+def _passes(widths: Sequence[int], budget: int, few_passes: bool = False) -> Iterator[tuple[int, int]]:
     """Start and stop of the bins of each pass, at most `budget` places; `widths` descend, and a pass is as wide as its first bin."""
     start = 0
     while start < len(widths):
         width = widths[start]
         stop = min(len(widths), start + max(1, budget // width))
-        for i in range(start, stop):
+        for i in range(start, start if few_passes else stop):
             if widths[i] < BIN_FULL * width and (i - start) * width >= PASS_SMALL:
                 stop = i
                 break

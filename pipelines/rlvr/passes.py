@@ -44,7 +44,7 @@ class ForwardPasses:
             mask: bool [B, T], the tokens to score.
             rows: int64 [N], rows with a True in the mask.
         """
-        sharing = self.policy.sharing(self.settings, self.world.size)
+        sharing = self.policy.sharing(self.settings, self.world.size) | {"few_passes": self.world.size > 1}
         layouts = best_layouts(tokens, mask, rows, self.budget, **sharing)
         if 0 < len(layouts) < self.world.size and not self.rows.divided:
             smaller = max(1, sum(layout.size for layout in layouts) // self.world.size)

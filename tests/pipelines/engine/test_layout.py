@@ -128,6 +128,30 @@ def test_a_pass_keeps_to_the_budget_where_single_rows_allow(seed, groups, size, 
             assert layout.size <= max(budget, longest)
 
 
+@given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 8), st.integers(1, 200))
+def test_few_passes_score_the_same_tokens_within_the_budget(seed, groups, size, budget):
+    tokens, mask = rows(torch.Generator().manual_seed(seed), groups, size, gaps=True)
+    tokens, every = tokens % 3 + 1, torch.arange(len(tokens))
+    few, more = (
+        best_layouts(tokens, mask, every, budget, allow_trees=True, few_passes=value) for value in (True, False)
+    )
+    targets = [torch.cat([one.target for one in layouts]).sort().values.tolist() for layouts in (few, more)]
+    assert targets[0] == targets[1] and len(few) <= len(more)
+    assert all(layout.size <= max(budget, int(row_ends(mask).max()) - 1) for layout in few)
+
+
+def test_a_narrow_tree_is_padded_where_a_pass_is_dear():
+    """Seven pairs of equal rows of 100 tokens that are read, and one of 10."""
+    tokens = torch.arange(16 * 101).view(16, 101) // 202 * 101 + torch.arange(101)
+    mask = torch.zeros(16, 101, dtype=torch.bool)
+    mask[:14, 100] = mask[14:, 10] = True
+    sizes = {
+        few: [one.size for one in best_layouts(tokens, mask, torch.arange(16), 8192, allow_trees=True, few_passes=few)]
+        for few in (False, True)
+    }
+    assert sizes == {False: [700, 10], True: [800]}
+
+
 @given(st.integers(0, 10_000), st.integers(1, 8))
 def test_a_tree_has_each_prefix_once(seed, size):
     tokens, mask = rows(torch.Generator().manual_seed(seed), 1, size, gaps=False)
