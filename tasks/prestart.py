@@ -21,7 +21,7 @@ from typing import IO
 from pipelines.base import owner
 from pipelines.base.errors import UserError
 from pipelines.base.project import python
-from pipelines.recipe.stage_checks import processes
+from pipelines.recipe.stage_checks import launched, processes
 from pipelines.recipe.stage_kind import Node
 from pipelines.stage import fork_server
 from tasks import keys, machine, process
@@ -53,7 +53,7 @@ def begin(node: Node) -> None:
     if not _main():
         return
     end()
-    if processes(node) != 1 or machine.available_bytes() < ROOM_BYTES:
+    if processes(node) != 1 or launched(node) or machine.available_bytes() < ROOM_BYTES:
         return
     try:
         code = keys.code_now(node.recipe, node.name)  # before the process reads any of it

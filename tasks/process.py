@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.base import owner
 from pipelines.base.errors import USER_ERROR_EXIT, Interrupted, UserError
@@ -20,11 +21,17 @@ from pipelines.base.project import python
 from pipelines.stage.fork_server import Forked
 from pipelines.stage.process import ERROR, JOB, METRICS, OUT_OF_MEMORY, read_error
 
+if TYPE_CHECKING:
+    from tasks.launched import Ending, Launched, Launcher
+
 LOG = "stage.log"
+SCRIPT = "slurm.sh"
+"""Of the job, in the work folder of a stage that was one of Slurm."""
 LOG_BYTES = 200_000
 """Of a log that are read after a failure."""
 LAST_LINES = 12
 """Of it that are shown."""
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 POLL_S = 0.2
 WAITING_S = 60.0
 
@@ -112,11 +119,13 @@ def run(
     job: dict[str, Any],
     tick: Callable[[], None],
     take: Take = lambda _work, _environment: None,
+    launcher: Launcher | None = None,
 ) -> dict[str, float]:
     """Run `python -m module WORK` to its end; `tick` is called several times a second meanwhile.
 
     Args:
         take: gives a process that was started ahead.
+        launcher: runs it in place of this machine. What it runs has no parent here, and outlives this process where that is killed.
 
     Returns:
         the stage's metrics.
@@ -125,12 +134,10 @@ def run(
         StageFailed: it ended without them.
     """
     work.mkdir(parents=True, exist_ok=True)
-    (work / "out").mkdir(exist_ok=True)
-    for left_over in (METRICS, ERROR):
-        (work / left_over).unlink(missing_ok=True)
-    write_atomic(work / JOB, json.dumps({**job, "parent_pid": os.getpid()}, indent=1, sort_keys=True, default=str))
-    environment = environment_of(job)
-    child = take(work, environment) or _start(module, work, environment)
+    owned_by = {} if launcher else {"parent_pid": os.getpid()}
+    text = json.dumps({**job, **owned_by}, indent=1, sort_keys=True, default=str)
+    attached = launcher.attach(work, text) if launcher else None
+    child = attached or _begin(module, work, job, text, take, launcher)
     try:
         while child.poll() is None:
             if stop_all.is_set():
@@ -143,16 +150,34 @@ def run(
     metrics, code = read_json(work / METRICS), child.wait()
     if code == 0 and isinstance(metrics, dict):
         return metrics
-    raise _failure(work, code)
+    ending = None if isinstance(child, subprocess.Popen | Forked) else child.ending
+    raise _failure(work, code, ending)
 
 
-def end(child: Child, patience_s: float = 5.0) -> None:
+def _begin(
+    module: str, work: Path, job: dict[str, Any], text: str, take: Take, launcher: Launcher | None
+) -> Child | Launched:
+    for left_over in (METRICS, ERROR):
+        (work / left_over).unlink(missing_ok=True)
+    if not (work / "checkpoints").exists():  # what an attempt without commits left there would end up in the artifact
+        shutil.rmtree(work / "out", ignore_errors=True)
+    (work / "out").mkdir(exist_ok=True)
+    write_atomic(work / JOB, text)
+    environment = environment_of(job)
+    if launcher:
+        return launcher.start(module, work, environment)
+    return take(work, environment) or _start(module, work, environment)
+
+
+def end(child: Child | Launched, patience_s: float = 5.0) -> None:
     """Stop a process that leads a group, and everything it started in it.
 
     Args:
         patience_s: seconds between SIGTERM and SIGKILL.
     """
-    if not (isinstance(child, Forked) and child.abandon()):
+    if not isinstance(child, subprocess.Popen | Forked):
+        child.cancel()
+    elif not (isinstance(child, Forked) and child.abandon()):
         owner.end_group(child, patience_s)
 
 
@@ -167,7 +192,7 @@ def _start(module: str, work: Path, environment: dict[str, str]) -> Child:
 def environment_of(job: dict[str, Any]) -> dict[str, str]:
     """Environment of a stage's process: the job's threads, no bars."""
     threads = str(job.get("threads") or max(1, (os.cpu_count() or 2) // 2))
-    pinned = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), threads)
+    pinned = dict.fromkeys(THREADS, threads)
     quiet = {"TOKENIZERS_PARALLELISM": "false", "TQDM_DISABLE": "1", "PYTHONFAULTHANDLER": "1"}
     return {**os.environ, **quiet, **pinned}
 
@@ -184,12 +209,19 @@ def log_end(work: Path) -> str:
     return (text.partition("\n")[2] if size > LOG_BYTES else text).strip()
 
 
-def _failure(work: Path, code: int) -> StageFailed:
-    """What has become of a stage whose process ended with a code and without metrics."""
+def _failure(work: Path, code: int, ended: Ending | None = None) -> StageFailed:
+    """What has become of a stage whose process ended with a code and without metrics.
+
+    Args:
+        ended: why, where it did not end by itself.
+    """
     kind, problems = read_error(work)
     if code == USER_ERROR_EXIT and problems:
         return StageFailed(problems=problems, exit_code=1 if kind == Interrupted.kind else 2, kind=kind)
     tail = "\n".join(log_end(work).splitlines()[-LAST_LINES:])
+    log = f" Log: {work / LOG}\n{tail}"
+    if ended is not None:
+        return StageFailed(problems=[ended.problem], signal=ended.signal, log=log)
     killer = -code if code < 0 else None
     ending = f"exit code {code}" if killer is None else f"killed by signal {killer}"
     hint = "Out of memory? Lower micro_batch_tokens or decode_rows, or use LoRA or bfloat16."
@@ -198,5 +230,5 @@ def _failure(work: Path, code: int) -> StageFailed:
         f"the stage ended with {ending}.",
         fix=hint if of_memory else "",
         signal=killer,
-        log=f" Log: {work / LOG}\n{tail}",
+        log=log,
     )

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evaluation import plots
 from pipelines.base import names, plugins
@@ -20,6 +20,7 @@ from pipelines.base.files import REPORT, read_json, read_object, write_atomic
 from pipelines.base.secrets import redact
 from pipelines.recipe import references
 from pipelines.recipe.read import Recipe
+from pipelines.recipe.stage_checks import launched
 from pipelines.recipe.stage_kind import BASE, DATA, MODEL, Node, brought_by
 from pipelines.stage.report import HANDED_ON, PROGRESS, SPOOL, VISIBLE, lines_of
 from tasks import achieved, keys, planning, process
@@ -31,6 +32,9 @@ from tasks.store.artifacts import Artifact
 from tasks.tracking import alarms, fetch, mirrors, outbox, record
 from tasks.tracking.names import flatten
 from tasks.tracking.time_budget import TimeBudget, TrackerError
+
+if TYPE_CHECKING:
+    from tasks.launched import Launcher
 
 log = logging.getLogger("whetstone.stages")
 Slot = Callable[[str], contextlib.AbstractContextManager[None]]
@@ -220,22 +224,24 @@ def _run(
 
     recipe, stage, kind = node.recipe, node.name, node.kind.name
     work = runs_folder() / ".work" / artifacts.name_of(kind, key)
+    launcher = _launcher(node, work, fresh)
     if fresh:
         shutil.rmtree(work, ignore_errors=True)
     tracker = tracking.StageTracker(stage, work, experiment_name(recipe), parent, about)
     mirrored = mirrors.begin(node, key, work, parent, about)
     began, before = time.monotonic(), _seconds_so_far(work)
     tick = _ticker(node, work, (tracker, mirrored), show, lambda: _begin_next(recipe, later, done, fresh))
-    _clear_scraps(work)
+    (work / outbox.UPLOAD).unlink(missing_ok=True)
     try:
-        with slot(kind):
+        with contextlib.nullcontext() if launcher else slot(kind):
             began = time.monotonic()  # what it waited for is no part of what it takes
-            metrics = process.run(node.kind.module, work, job_of(node, done), tick, partial(ahead.take, node))
+            take = partial(ahead.take, node)
+            metrics = process.run(node.kind.module, work, job_of(node, done), tick, take, launcher)
         outcome = achieved.achieved(kind, work / SPOOL)
         if show and outcome:
             show(stage, _progress(work) | {"achieved": outcome})
     except BaseException as error:
-        _seconds_so_far(work, before + time.monotonic() - began)
+        _seconds_so_far(work, before + _since(began, launcher))
         error = _under_its_name(error, node)
         _close_run(tracker, mirrored, patience, error, process.log_end(work))
         raise error from None
@@ -243,7 +249,7 @@ def _run(
         tick()
         if show:
             show(stage, None)
-    seconds = before + time.monotonic() - began
+    seconds = before + _since(began, launcher)
     _report_folder(kind, work)
     tracker.finish(patience)
     body = _manifest(node, parts, work) | {"numbers": metrics, "seconds": round(seconds, 3), "run_id": tracker.run_id}
@@ -255,6 +261,20 @@ def _run(
     mirrored.finish("FINISHED", artifact.path)
     outbox.flush(outbox.add(work), patience)
     return StageResult(stage, "ran", artifact, why, seconds, outbox.uploaded(artifact.path).models)
+
+
+def _launcher(node: Node, work: Path, fresh: bool) -> Launcher | None:
+    """What runs the stage elsewhere; what an earlier pipeline has left there for its work folder is ended where it is of no use."""
+    if not launched(node) and not (work / process.SCRIPT).exists():
+        return None
+    from tasks.launchers import launcher_of
+
+    return launcher_of(node, work, fresh)
+
+
+def _since(began: float, launcher: Launcher | None) -> float:
+    """Seconds of work since a moment: waiting for a machine is none."""
+    return time.monotonic() - began - (launcher.waited_s if launcher else 0.0)
 
 
 def _manifest(node: Node, parts: dict[str, Any], work: Path) -> dict[str, Any]:
@@ -359,14 +379,6 @@ def _ending(error: BaseException) -> str:
     return "FAILED" if isinstance(error, Exception) else "KILLED"
 
 
-def _clear_scraps(work: Path) -> None:
-    """A work folder; what an attempt without commits left in `out` would end up in the artifact, so it goes."""
-    work.mkdir(parents=True, exist_ok=True)
-    (work / outbox.UPLOAD).unlink(missing_ok=True)
-    if not (work / "checkpoints").exists():
-        shutil.rmtree(work / "out", ignore_errors=True)
-
-
 def _seconds_so_far(work: Path, value: float | None = None) -> float:
     """Time already spent on this stage by runs that did not finish."""
     path = work / "seconds.json"
@@ -378,12 +390,16 @@ def _seconds_so_far(work: Path, value: float | None = None) -> float:
 
 def job_of(node: Node, done: dict[str, Artifact]) -> dict[str, Any]:
     """What `job.json` of a stage says; `done` are the artifacts of the stages before it."""
-    recipe = node.recipe
+    recipe, threads = node.recipe, node.recipe.threads
+    if launched(node):
+        from tasks.launchers import threads_of
+
+        threads = threads_of(node)
     return {
         "stage": node.kind.name,
         "settings": {node.kind.name: node.settings.model_dump(), "model": recipe.model.model_dump()},
         "seed": node.seed,
-        "threads": recipe.threads,
+        "threads": threads,
         "sandbox": recipe.sandbox,
         "plugins": [
             *(str(Path(name).expanduser().resolve()) if plugins.is_file(name) else name for name in recipe.plugins),

@@ -20,6 +20,7 @@ from pipelines.recipe.explain import cut as _cut
 from pipelines.recipe.explain import explain
 from pipelines.recipe.explain import shown as _shown
 from pipelines.recipe.graph import StageField, arranged, of_sections
+from pipelines.recipe.launch import Launch
 from pipelines.recipe.repeat import unrolled
 from pipelines.recipe.slots import SLOTS
 from pipelines.recipe.stage_kind import BASE, SCORES, Node, Stage, stage_kinds
@@ -60,6 +61,8 @@ class Recipe(Strict):
     """After the evaluation: is the model worse than the champion?"""
     notify: s.Notify | None = s.free(None)
     """Messages to people, by webhook and mail."""
+    launch: Launch | None = s.free(None)
+    """Stages that run as jobs of a cluster's scheduler."""
 
     @property
     def graph(self) -> dict[str, Stage]:
@@ -138,6 +141,10 @@ def resolve(body: dict[str, Any], overrides: list[str] | None = None) -> Recipe:
         )
     recipe = recipe.model_copy(update={"stages": arranged(recipe.stages)}) if recipe.stages else _unlinked(recipe)
     _check_gate(recipe)
+    if recipe.launch is not None:
+        from pipelines.recipe import launch_check
+
+        launch_check.check(recipe.launch, {node.name: node for node in recipe.nodes()})
     return recipe
 
 

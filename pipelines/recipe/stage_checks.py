@@ -225,10 +225,21 @@ def is_quantized(settings: Any) -> bool:
 
 def processes(node: Node) -> int:
     """How many processes work on a stage."""
+    return processes_field(node) or 1
+
+
+def launched(node: Node) -> bool:
+    """Whether the recipe has a stage run as a job of a scheduler."""
+    launch = node.recipe.launch
+    return launch is not None and node.name in launch.stages
+
+
+def processes_field(node: Node) -> int | None:
+    """What a stage's field of processes says; None for a stage that has none, and runs in one."""
     value = node.settings
     for name in node.kind.processes_field.split("."):
         value = getattr(value, name, None)
-    return 1 if value is None else int(value)
+    return None if value is None else int(value)
 
 
 def samplers(node: Node) -> Iterator[tuple[str, Server]]:

@@ -12,6 +12,7 @@ from pipelines.contract.model_settings import Model
 from pipelines.recipe.json_schema import explanations
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.resolve import changes_result
+from pipelines.recipe.launch import Launch
 from pipelines.recipe.settings import Gate, Notify, Tracking
 from pipelines.recipe.stage_kind import core_kinds
 from tasks.keys.sections import inner
@@ -30,7 +31,7 @@ def classes() -> dict[type[BaseModel], str]:
     """Every class of settings with its heading: sections and kinds of stages, each followed by what it contains."""
     tops: list[tuple[str, type[BaseModel]]] = [("recipe", Recipe), ("model", Model)]
     tops += [(name, kind.settings) for name, kind in core_kinds().items()]
-    tops += [("tracking", Tracking), ("gate", Gate), ("notify", Notify)]
+    tops += [("tracking", Tracking), ("gate", Gate), ("notify", Notify), ("launch", Launch)]
     own = {cls for _, cls in tops}
     ordered: dict[type[BaseModel], str] = {}
     for name, top in tops:

@@ -26,7 +26,7 @@ from pipelines.recipe.read import Recipe
 from pipelines.recipe.settings import Curate, Evaluate, Rlvr
 from pipelines.recipe.slots import terms_of
 from pipelines.recipe.source import sources_of
-from pipelines.recipe.stage_checks import is_quantized, processes, samplers
+from pipelines.recipe.stage_checks import is_quantized, launched, processes, samplers
 from pipelines.recipe.stage_kind import DATA, Node
 from pipelines.verifiers import SANDBOXED
 from tasks import environment, keys, machine
@@ -140,10 +140,10 @@ class PreflightCheck:
                 self._problems += _look(recipe.node(node), self._questions)
             self._problems += _model(recipe, self._questions)
             self._problems += _sandbox(recipe, nodes)
-            if recipe.tracking.mirror or recipe.gate is not None:
+            if recipe.tracking.mirror or recipe.gate is not None or recipe.launch is not None:
                 from tasks.preflight import surroundings
 
-                self._problems += surroundings.problems(recipe)
+                self._problems += surroundings.problems(recipe, stages)
         self._rules = preflight_rules.questions(nodes)
         self.asked_for = [question for *_, question in self._questions] + self._rules
         self._asked = Asked(self.asked_for if asks else [])
@@ -232,7 +232,8 @@ def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
         yield from _rlvr(node, node.settings, questions)
     elif isinstance(node.settings, Evaluate):
         yield from _evaluate(node.name, node.settings, questions)
-    yield from _processes(node)
+    if not launched(node):  # this machine says nothing of another one
+        yield from _processes(node)
     yield from node.kind.problems(node)
     if node.asks_endpoints:
         from tasks.preflight import endpoints
@@ -241,7 +242,7 @@ def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
     for files in node.kind.reads(node).models.values():
         if files.place[0] == node.kind.name and node.kind.makes != DATA:
             yield from _hub(".".join(map(str, (node.name, *files.place[1:]))), str(files.path), "model")
-    for field, sampler in samplers(node):
+    for field, sampler in () if launched(node) else samplers(node):
         from tasks.preflight import server
 
         yield from server.problems(field, sampler, processes(node))
@@ -475,7 +476,7 @@ def _room(recipe: Recipe, nodes: list[Node], known: dict[str, dict[str, Any]]) -
         )
     shape = base_known.get("shape")
     for node in nodes:
-        if memory.known(node) and shape:
+        if memory.known(node) and shape and not launched(node):
             yield from _memory(node, memory.Shape(**shape))
 
 

@@ -1,4 +1,4 @@
-"""What a recipe needs beside its stages: other trackers, and the run that its gate names."""
+"""What a recipe needs beside its stages: other trackers, the run that its gate names, a scheduler."""
 
 from __future__ import annotations
 
@@ -10,13 +10,21 @@ from pipelines.base.errors import Problem
 from pipelines.recipe.read import Recipe
 
 
-def problems(recipe: Recipe) -> Iterator[Problem]:
-    """All that is wrong."""
+def problems(recipe: Recipe, stages: list[str]) -> Iterator[Problem]:
+    """All that is wrong.
+
+    Args:
+        stages: those that will run.
+    """
     yield from _mirrors(recipe.tracking.mirror)
     if recipe.gate is not None:
         from tasks.promotion import nightly
 
         yield from nightly.problems(recipe)
+    if recipe.launch is not None and (jobs := [stage for stage in stages if stage in recipe.launch.stages]):
+        from tasks import slurm
+
+        yield from slurm.problems(recipe.launch, jobs)
 
 
 def _mirrors(names: Iterable[str]) -> Iterator[Problem]:

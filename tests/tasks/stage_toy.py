@@ -1,4 +1,4 @@
-"""A stage that imports nothing heavy, run by test_process.py and test_ahead.py: does what its job says."""
+"""A stage that imports nothing heavy, run by tests of `tasks`: does what its job says."""
 
 from __future__ import annotations
 
@@ -49,7 +49,17 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     if do == "children":
         child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
         write_atomic(folder / f"pid-child{rank}", str(child.pid))
+    if do == "twice":
+        with open(folder / "attempts", "a") as attempts:
+            attempts.write("one\n")
+        do = "sleep" if len((folder / "attempts").read_text().splitlines()) == 1 else do
+    if do == "world":
+        (folder / f"world{rank}.json").write_text(json.dumps(dict(os.environ)))
+    if do == "go":
+        while not (folder / "go").exists():
+            time.sleep(0.02)
     if do in ("children", "sleep", "second fails"):
+        print("what the stage says", flush=True)
         time.sleep(600)
     return {"done": 1.0}
 
