@@ -9,7 +9,7 @@ policy is from it; and an objective that leaves the loss to that.
 from __future__ import annotations
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -38,6 +38,8 @@ class teacher_top(teacher):
     `path` and `revision` are those of `teacher`. Each token of the rows takes 12 bytes times `top`. A `top` of the vocabulary's size
     or above keeps the whole distribution.
     """
+
+    model_paths: ClassVar[tuple[str, ...]] = ("path",)
 
     def __init__(
         self, *, path: str, revision: str | None = None, top: Annotated[int, Field(ge=1, le=1 << 20)] = 64

@@ -150,12 +150,12 @@ def moves(tokens: Sequence[Mapping[int, int]]) -> list[Move]:
     limit, chosen = SLACK * sum(load) / len(load), []
     while max(load) > limit:
         fullest, emptiest = load.index(max(load)), load.index(min(load))
-        fitting = [(size, -group) for group, size in here[fullest].items() if load[emptiest] + size < load[fullest]]
-        if not fitting:
+        after = {group: max(load[emptiest] + size, load[fullest] - size) for group, size in here[fullest].items()}
+        group = min(after, key=lambda group: (after[group], group), default=-1)
+        if group < 0 or after[group] >= load[fullest]:
             break
-        size, group = max(fitting)
-        chosen.append((-group, fullest, emptiest))
-        del here[fullest][-group]  # each group moves once at most
+        size = here[fullest].pop(group)  # each group moves once at most
+        chosen.append((group, fullest, emptiest))
         load[fullest] -= size
         load[emptiest] += size
     return chosen

@@ -289,7 +289,7 @@ def test_another_request_is_another_job(tmp_path, state):
     killed_pipeline(work, "twice", state)
     wait_until(lambda: (work / "attempts").exists())
     assert run(work, "twice", section=SECTION | {"stages": {"rlvr": {"memory": "2G"}}}) == {"done": 1.0}
-    assert [each["state"] for each in slurm_toy.jobs(state)] == ["CANCELLED", "COMPLETED"]
+    wait_until(lambda: [each["state"] for each in slurm_toy.jobs(state)] == ["CANCELLED", "COMPLETED"])
 
 
 def test_a_stage_that_runs_here_ends_the_job_before(tmp_path, state):

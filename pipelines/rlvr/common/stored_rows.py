@@ -30,7 +30,7 @@ def stack(stored: list[dict[str, Tensor]], like: dict[str, Any]) -> dict[str, An
         rows = [row[name] if name in row else _missing(name, value, row) for row in stored]
         if value.ndim > 1:
             width = max(map(len, rows))
-            rows = [pad(row, (0, width - len(row)), value=COLUMNS[name].fill) for row in rows]
+            rows = [_widened(row, 0, width, name) for row in rows]
         out[name] = torch.stack(rows).to(value.dtype)
     out["replayed"] = torch.ones(len(stored), dtype=torch.bool)
     out["on_policy"] = ~out["replayed"]
@@ -41,8 +41,14 @@ def _missing(name: str, value: Tensor, row: dict[str, Tensor]) -> Tensor:
     """What stands in a column that a row was stored without; per token as many values as the row has tokens."""
     if name == "loss_share":
         return row["mask"].float()
-    shape = row["mask"].shape if COLUMNS[name].shape == "B T" else value.shape[1:]
-    return torch.zeros(shape, dtype=value.dtype)
+    tokens = row["mask"].shape if COLUMNS[name].shape.startswith("B T") else value.shape[1:2]
+    return torch.zeros((*tokens, *value.shape[2:]), dtype=value.dtype)
+
+
+def _widened(values: Tensor, place: int, width: int, name: str) -> Tensor:
+    """Values of a column with its `fill` behind them, up to a width of the dimension at `place`."""
+    behind = (0, 0) * (values.ndim - place - 1)
+    return pad(values, (*behind, 0, width - values.shape[place]), value=COLUMNS[name].fill)
 
 
 def append(columns: dict[str, Any], stored: list[dict[str, Tensor]]) -> dict[str, Any]:
@@ -56,6 +62,6 @@ def append(columns: dict[str, Any], stored: list[dict[str, Tensor]]) -> dict[str
         parts = [value, appended[name]]
         if value.ndim > 1:
             width = max(part.shape[1] for part in parts)
-            parts = [pad(part, (0, width - part.shape[1]), value=COLUMNS[name].fill) for part in parts]
+            parts = [_widened(part, 1, width, name) for part in parts]
         out[name] = torch.cat(parts)
     return out

@@ -59,7 +59,7 @@ def test_what_breaks_is_named(written, capsys):
     assert lines[lines.index("  BROKEN  unscored-rows-stay-out") + 1] == (
         "          A row that could not be scored gets 0, and its reward changes nobody's value."
     )
-    assert lines[-1] == "10 laws hold, 1 are broken, 5 do not apply"
+    assert lines[-1] == "10 laws hold, 1 are broken, 6 do not apply"
     assert run(["methods", "--check", "my_method.py", "--without", "unscored-rows-stay-out"]) == 0
     capsys.readouterr()
     assert run(["methods", "--check", "my_method.py", "--json"]) == 1

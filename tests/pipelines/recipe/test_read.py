@@ -48,7 +48,8 @@ def test_every_preset_binds(preset, tmp_path):
     given = [f"presets=[{preset}]"]
     text = (toys.ROOT / "recipes" / "presets" / f"{preset}.yaml").read_text()
     if "path: ./FOLDER" in text:
-        given.append("rlvr.providers=[{kind: teacher, path: ./somewhere}]")  # the preset says that it needs one
+        kind = re.search(r"kind: (\w+), path: ./FOLDER", text)[1]
+        given.append(f"rlvr.providers=[{{kind: {kind}, path: ./somewhere}}]")  # the preset says that it needs one
     task = "worked_sums"  # is played or answered
     if "environments with players" in text:
         task = "tic_tac_toe"

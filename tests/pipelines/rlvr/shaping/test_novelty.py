@@ -16,6 +16,7 @@ from pipelines.contract.catalogue import bind
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr import algorithm
+from pipelines.rlvr.own_rows import ALONE
 
 KINDS = ("global", "episodic", "product")
 EPISODES = st.lists(st.lists(st.integers(0, 4), min_size=1, max_size=7), min_size=1, max_size=6)
@@ -79,7 +80,7 @@ def test_the_row_s_reward_follows_its_turns():
     """Rewards of turns and of the row grow by the same, for whatever advantage compares them; unscored rows keep theirs."""
     columns = columns_of([[1, 2, 3], [1, 1, -1]], paid=0.5) | {"reward": torch.tensor([1.75, 1.0])}
     columns["scored"] = torch.tensor([True, False])
-    after = columns | algorithm._shaped(novelty("episodic", 0.1), columns)
+    after = columns | algorithm._shaped(novelty("episodic", 0.1), columns, ALONE)
     torch.testing.assert_close(after["turn_reward"], torch.tensor([[0.6, 0.6, 0.5], [0.5, 0.5, 0.0]]))
     torch.testing.assert_close(after["reward"], torch.tensor([1.95, 1.0]))
 
