@@ -47,8 +47,8 @@ def _missing(name: str, value: Tensor, row: dict[str, Tensor]) -> Tensor:
 
 def _widened(values: Tensor, place: int, width: int, name: str) -> Tensor:
     """Values of a column with its `fill` behind them, up to a width of the dimension at `place`."""
-    behind = (0, 0) * (values.ndim - place - 1)
-    return pad(values, (*behind, 0, width - values.shape[place]), value=COLUMNS[name].fill)
+    inner = (0, 0) * (values.ndim - place - 1)
+    return pad(values, (*inner, 0, width - values.shape[place]), value=COLUMNS[name].fill)
 
 
 def append(columns: dict[str, Any], stored: list[dict[str, Tensor]]) -> dict[str, Any]:
