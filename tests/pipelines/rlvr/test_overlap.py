@@ -221,10 +221,10 @@ def test_batches_under_way_at_a_commit_are_asked_again_with_their_weights(tmp_pa
     broken = trainer(tmp_path / "broken", start, stand_in, 3, *more)
     gate, sample = threading.Event(), broken.collector.sample
 
-    def held(allocations, first, stream):
+    def held(allocations, first, stream, *more):
         if stream[0] >= 3:
             gate.wait()
-        return sample(allocations, first, stream)
+        return sample(allocations, first, stream, *more)
 
     def die(name, step):
         if (name, step) == ("rollout", 2):
