@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.base import owner
 from pipelines.base.errors import USER_ERROR_EXIT, Interrupted, UserError
 from pipelines.base.files import read_json, read_object, write_atomic
-from pipelines.base.project import python
+from pipelines.base.project import THREADS, python
 from pipelines.stage.fork_server import Forked
 from pipelines.stage.process import ERROR, JOB, METRICS, OUT_OF_MEMORY, read_error
 
@@ -31,7 +31,6 @@ LOG_BYTES = 200_000
 """Of a log that are read after a failure."""
 LAST_LINES = 12
 """Of it that are shown."""
-THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 POLL_S = 0.2
 WAITING_S = 60.0
 

@@ -23,11 +23,11 @@ from pathlib import Path
 
 from pipelines.base.errors import Problem
 from pipelines.base.files import write_atomic
-from pipelines.base.project import python
+from pipelines.base.project import THREADS, python
 from pipelines.recipe.launch import Launch, Resources
 from pipelines.stage.process import METRICS
 from tasks.launched import Ending
-from tasks.process import LOG, SCRIPT, THREADS, StageFailed
+from tasks.process import LOG, SCRIPT, StageFailed
 
 log = logging.getLogger("whetstone.launch")
 EXIT = "slurm.exit"

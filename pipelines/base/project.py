@@ -12,6 +12,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 _parsing = threading.Lock()
 PARSE_ATTEMPTS = 5
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+"""Environment variables that say how many threads the libraries of a process may use."""
 
 
 def home() -> Path:

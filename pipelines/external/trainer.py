@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.base import owner
-from pipelines.base.project import python
+from pipelines.base.project import THREADS, python
 from pipelines.stage import launch
 from pipelines.stage.owned import EXIT_FILE, GRACE_S
 
 POLL_S = 0.2
 NOT_ITS_OWN = (
-    *launch.alone(), "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS", "TOKENIZERS_PARALLELISM",
-    "TQDM_DISABLE", "HF_DATASETS_DISABLE_PROGRESS_BARS", "TRANSFORMERS_VERBOSITY", "PYTHONFAULTHANDLER", "PYTHONPATH",
+    *launch.alone(), *THREADS, "RAYON_NUM_THREADS", "TOKENIZERS_PARALLELISM", "TQDM_DISABLE", "HF_DATASETS_DISABLE_PROGRESS_BARS",
+    "TRANSFORMERS_VERBOSITY", "PYTHONFAULTHANDLER", "PYTHONPATH",
 )  # fmt: skip
 """Environment variables of a stage's process that mean it alone: ranks, threads, quiet libraries, where the project is."""
 

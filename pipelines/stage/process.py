@@ -23,6 +23,7 @@ from typing import Any
 from pipelines.base import owner, plugins
 from pipelines.base.errors import USER_ERROR_EXIT, Problem, UserError, out_of_memory
 from pipelines.base.files import REPORT, disk_full, read_object, write_atomic
+from pipelines.base.project import THREADS
 from pipelines.stage.report import PROGRESS
 
 METRICS, ERROR, LOCK, JOB, SYSTEM = "metrics.json", "error.json", "lock", "job.json", "system.jsonl"
@@ -142,7 +143,7 @@ def _lock(folder: Path) -> Any:
 
 def _threads(job: dict[str, Any]) -> None:
     threads = job.get("threads") or max(1, (os.cpu_count() or 2) // 2)
-    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "RAYON_NUM_THREADS"):
+    for name in (*THREADS, "RAYON_NUM_THREADS"):
         os.environ.setdefault(name, str(threads))
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if job.get("computes", True) or "torch" in sys.modules:

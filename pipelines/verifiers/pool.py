@@ -25,7 +25,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
 from pipelines.base import owner
-from pipelines.base.project import python
+from pipelines.base.project import THREADS, python
 from pipelines.verifiers._wire import HEADER, PROGRESS
 from pipelines.verifiers.verdict import NOT_BEGUN, TIMED_OUT, Verdict, failed
 
@@ -272,7 +272,7 @@ class Pool:
             return self._control
         parent_end, child_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         environment = {k: os.environ[k] for k in PASSED_ON if k in os.environ}
-        pinned = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
+        pinned = dict.fromkeys(THREADS, "1")
         with child_end:
             self._server = subprocess.Popen(
                 python("pipelines.verifiers.server", str(child_end.fileno()), str(os.getpid())),
