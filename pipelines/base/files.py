@@ -9,7 +9,7 @@ import json
 import os
 import shutil
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,19 @@ def dumps(value: Any) -> str:
 def digest(value: Any) -> str:
     """SHA-256 of a JSON-like value, as 64 hexadecimal characters."""
     return hashlib.sha256(dumps(value).encode()).hexdigest()
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Every text in nested lists and mappings, in order; keys are left out.
+
+    >>> list(texts({"a": ["b", {"c": "d"}], "e": 1}))
+    ['b', 'd']
+    """
+    if isinstance(value, str):
+        yield value
+    inner = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    for each in inner:
+        yield from texts(each)
 
 
 def file_sha256(path: Path) -> str:

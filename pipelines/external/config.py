@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from pipelines.base.errors import RecipeError, did_you_mean
+from pipelines.base.files import texts
 
 PLACEHOLDERS = {
     "model": "folder of the model that is trained",
@@ -39,18 +40,6 @@ def names_in(value: Any) -> set[str]:
     ['model']
     """
     return {name for text in texts(value) for name in _BRACES.findall(text) if name}
-
-
-def texts(value: Any) -> Iterator[str]:
-    """Every text in a value, keys of mappings left out."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from texts(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from texts(inner)
 
 
 def filled(value: Any, values: Mapping[str, Any]) -> Any:

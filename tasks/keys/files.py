@@ -11,7 +11,7 @@ from typing import Any
 
 from evaluation.benchmark_files import read_yaml
 from pipelines.base.errors import DataError
-from pipelines.base.files import file_sha256
+from pipelines.base.files import file_sha256, texts
 from pipelines.data.files import data_files, data_root
 from pipelines.recipe.model_path import gguf_of
 from pipelines.recipe.read import Recipe
@@ -141,7 +141,7 @@ def benchmark_files(names: Iterable[str], folders: Iterable[Path], files: Files)
             files.add("benchmarks", folder, task_files)
             code += [p for p in task_files if p.suffix == ".py"]
             queue += [(p, False) for p in task_files if p.suffix in (".yaml", ".yml")]
-            queue += [(tasks[text], True) for text in _strings(body.get("task")) if text in tasks]
+            queue += [(tasks[text], True) for text in texts(body.get("task")) if text in tasks]
     return code
 
 
@@ -155,21 +155,10 @@ def _beside(path: Path, bodies: dict[Path, Any]) -> list[Path]:
     ]
 
 
-def _strings(value: Any) -> Iterator[str]:
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, dict):
-        for inner in value.values():
-            yield from _strings(inner)
-    elif isinstance(value, list | tuple):
-        for inner in value:
-            yield from _strings(inner)
-
-
 def _named(body: dict[str, Any], base: Path) -> Iterator[Path]:
     """Files and folders that a benchmark's YAML names, relative to itself, to the working folder or absolute."""
     for key in ("include", "dataset_path", "dataset_kwargs", "data_files", "data_dir", "dataset_name"):
-        for text in _strings(body.get(key)):
+        for text in texts(body.get(key)):
             if not text.strip("./ ") or "\0" in text or len(text) > 1000:
                 continue
             for start in (base, Path()):
@@ -204,7 +193,7 @@ def of_stage(recipe: Recipe, reads: Reads, benchmarks: Path) -> tuple[Files, lis
     for names, own_folder in reads.benchmarks:
         include = local_folder(own_folder)
         code += benchmark_files(names, [benchmarks, *([include] if include else [])], files)
-    for text in dict.fromkeys(_strings(reads.environment_settings)):
+    for text in dict.fromkeys(texts(reads.environment_settings)):
         path = Path(text).expanduser()
         if 0 < len(text) < 1000 and "\0" not in text and path.is_file():
             name = f"environment/{text}"
