@@ -89,22 +89,25 @@ class Prepared:
 
     @classmethod
     def of(
-        cls, path: str | Path, overrides: list[str] | None, selection: Selection, *, fresh: bool, fetch: bool = True
-    ) -> Prepared:
+        cls, path: str | Path, overrides: list[str] | None, selection: Selection, *, fresh: bool, fetch: bool = True,
+        of_run: str | None = None,
+    ) -> Prepared:  # fmt: skip
         """Read a recipe and choose its stages; `fetch`: get from MLflow what a part of the recipe reads.
 
         Raises:
             RecipeError: names the field, or the option, and the fix.
         """
-        return cls.of_recipe(read_recipe(path, overrides), selection, fresh=fresh, fetch=fetch)
+        return cls.of_recipe(read_recipe(path, overrides), selection, fresh=fresh, fetch=fetch, of_run=of_run)
 
     @classmethod
-    def of_recipe(cls, recipe: Recipe, selection: Selection, *, fresh: bool, fetch: bool) -> Prepared:
+    def of_recipe(
+        cls, recipe: Recipe, selection: Selection, *, fresh: bool, fetch: bool, of_run: str | None = None
+    ) -> Prepared:
         """As `of`, of a recipe that has been read."""
         chosen = selection.of(recipe)
         if fetch and chosen != recipe.stage_names():
             fetch_inputs(recipe, chosen)
-        return cls(recipe, chosen, fresh)
+        return cls(recipe, chosen, fresh, of_run)
 
     @cached_property
     def planned(self) -> list[Planned]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -20,6 +19,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", action="append", default=[], metavar="STAGE", help="this stage only (repeatable)")
     parser.add_argument("--fresh", action="store_true", help="run the chosen stages even where nothing changed")
     parser.add_argument("--json", action="store_true", help="for machines: the result, or the error, as JSON")
+    parser.set_defaults(of_run=None)
 
 
 def prepare(arguments: argparse.Namespace, *, fetch: bool = True) -> Prepared:
@@ -27,5 +27,6 @@ def prepare(arguments: argparse.Namespace, *, fetch: bool = True) -> Prepared:
     from tasks.pipeline import Prepared, Selection
 
     chosen = Selection(arguments.start, arguments.until, tuple(arguments.only))
-    prepared = Prepared.of(arguments.recipe, arguments.set, chosen, fresh=arguments.fresh, fetch=fetch)
-    return replace(prepared, of_run=getattr(arguments, "of_run", None))
+    return Prepared.of(
+        arguments.recipe, arguments.set, chosen, fresh=arguments.fresh, fetch=fetch, of_run=arguments.of_run
+    )

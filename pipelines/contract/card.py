@@ -106,11 +106,15 @@ class Bound:
         return "unfinished" in self.takes
 
     @property
+    def sees_all(self) -> bool:
+        """Whether it must see all rows of a step, because it remembers or shows something."""
+        return any(self.fn.uses(hook) for hook in ("state_dict", "metrics", "lines"))
+
+    @property
     def couples(self) -> str:
-        """As its card says; what remembers or shows something must see all rows of a step."""
-        sees_all = any(self.fn.uses(hook) for hook in ("state_dict", "metrics", "lines"))
+        """As its card says, or a batch where it must see all rows or a setting says so."""
         chosen = any(self.settings.get(name) == value for name, value in self.card.couples_batch_with)
-        return "batch" if sees_all or chosen else self.card.couples
+        return "batch" if self.sees_all or chosen else self.card.couples
 
     @property
     def ratio_level(self) -> str:

@@ -49,7 +49,7 @@ class RowsConfig(vf.TasksetConfig):
 class RowsTaskset(vf.Taskset[RowTask, RowsConfig]):
     def load(self) -> list[RowTask]:
         rows = pyarrow.parquet.read_table(self.config.path).to_pylist()
-        return [RowTask(RowData(**{**row, "prompt": row["prompt"]}), self.config.task) for row in rows]
+        return [RowTask(RowData(**row), self.config.task) for row in rows]
 
 
 __all__ = ["RowsTaskset"]

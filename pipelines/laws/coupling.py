@@ -28,7 +28,7 @@ def fits(needed: str, declared: str) -> bool:
 
 def needed(bound: Bound) -> str:
     """What a method couples with its settings, as far as some steps show it; one that remembers something, a batch."""
-    if any(bound.fn.uses(hook) for hook in ("state_dict", "metrics", "lines")):
+    if bound.sees_all:
         return "batch"
     tried = list(steps())
     if all(_adds_up(bound, columns, torch.arange(len(columns["group"]))) for columns in tried):

@@ -8,6 +8,7 @@ policy is from it; and an objective that leaves the loss to that.
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Annotated, Any, ClassVar
 
@@ -84,8 +85,7 @@ def generalised_jsd(
         return _kl(teacher_logp, policy_logp)
     if beta == 1:
         return _kl(policy_logp, teacher_logp)
-    weights = torch.tensor([beta, 1 - beta]).log()
-    mean = torch.logaddexp(teacher_logp + weights[0], policy_logp + weights[1])
+    mean = torch.logaddexp(teacher_logp + math.log(beta), policy_logp + math.log1p(-beta))
     return beta * _kl(teacher_logp, mean) + (1 - beta) * _kl(policy_logp, mean)
 
 
