@@ -16,6 +16,7 @@ from torch import Tensor
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
+from pipelines.contract.fields import Strict
 from pipelines.contract.provider import Provider, ProviderContext
 from pipelines.contract.scorer import POLICY, REFERENCE, Passage, TokenStatistics
 from pipelines.data import chat
@@ -26,30 +27,30 @@ TEMPLATE = "{prompt}\nCorrect solution:\n\n{solution}\n\nCorrectly solve the ori
 """Of the last user message, as released."""
 
 
+class Telling(Strict):
+    """What the teacher is told, and whose weights it has."""
+
+    solution: Literal["group", "record"] = "group"
+    """`group`: the first other answer of the problem in the step whose reward is at least `threshold`; `record`: the field `solution` of
+    the record's info, or its answer."""
+    threshold: float = 1.0
+    weights: Literal["policy", "start"] = "policy"
+    """`policy`: those at the start of the step; `start`: those that the run started from."""
+    template: str = Field(TEMPLATE, max_length=10_000)
+    """Of the last user message, with {prompt} and {solution} in it."""
+
+
 class Told(Provider):
-    """A provider that scores a row's completion after a prompt with a solution.
+    """A provider that scores a row's completion after a prompt with a solution; its settings are `Telling` and its own."""
 
-    Args:
-        solution: `group`: the first other answer of the problem in the step whose reward is at least `threshold`; `record`: the field
-            `solution` of the record's info, or its answer.
-        weights: of the teacher: `policy`: those at the start of the step; `start`: those that the run started from.
-        template: of the last user message, with {prompt} and {solution} in it.
-    """
-
+    shared_settings = Telling
     reads = ("raw_reward",)
 
-    def __init__(
-        self,
-        *,
-        solution: Literal["group", "record"] = "group",
-        threshold: float = 1.0,
-        weights: Literal["policy", "start"] = "policy",
-        template: Annotated[str, Field(max_length=10_000)] = TEMPLATE,
-    ) -> None:
-        if missing := [name for name in ("{prompt}", "{solution}") if name not in template]:
+    def __init__(self, **telling: Any) -> None:
+        self.telling = Telling(**telling)
+        if missing := [name for name in ("{prompt}", "{solution}") if name not in self.telling.template]:
             raise RecipeError("rlvr.providers", f"template has no {' and no '.join(missing)}", "Put it in.")
-        self.solution, self.threshold, self.template = solution, threshold, template
-        self.model = POLICY if weights == "policy" else REFERENCE
+        self.model = POLICY if self.telling.weights == "policy" else REFERENCE
 
     def setup(self, context: ProviderContext) -> None:
         """Keep the scorer, the problems and the policy's sampling settings."""
@@ -85,11 +86,11 @@ class Told(Provider):
         tokenizer = self.scorer.tokenizer()
         good: dict[int, list[Row]] = {}
         for row in rows:
-            if float(columns["raw_reward"][row.index]) >= self.threshold:
+            if float(columns["raw_reward"][row.index]) >= self.telling.threshold:
                 good.setdefault(int(columns["group"][row.index]), []).append(row)
         messages: dict[int, list[Any]] = {}
         for place, row in enumerate(rows):
-            if self.solution == "record":
+            if self.telling.solution == "record":
                 problem = self.problems[row.problem]
                 solution = str(problem.info.get("solution") or problem.answer)
             else:
@@ -102,7 +103,7 @@ class Told(Provider):
 
     def _messages(self, row: Row, solution: str) -> list[Any]:
         *before, last = self.problems[row.problem].prompt
-        text = self.template.replace("{prompt}", str(last["content"])).replace("{solution}", solution)
+        text = self.telling.template.replace("{prompt}", str(last["content"])).replace("{solution}", solution)
         return [*before, last | {"content": text}]
 
 
@@ -141,16 +142,8 @@ class self_teacher_top(Told):
     code takes the most probable tokens of the policy that is not told, and leaves such rows out.
     """
 
-    def __init__(
-        self,
-        *,
-        solution: Literal["group", "record"] = "group",
-        threshold: float = 1.0,
-        weights: Literal["policy", "start"] = "policy",
-        template: Annotated[str, Field(max_length=10_000)] = TEMPLATE,
-        top: Annotated[int, Field(ge=1, le=1 << 20)] = 100,
-    ) -> None:
-        super().__init__(solution=solution, threshold=threshold, weights=weights, template=template)
+    def __init__(self, *, top: Annotated[int, Field(ge=1, le=1 << 20)] = 100, **telling: Any) -> None:
+        super().__init__(**telling)
         self.top = top
 
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
