@@ -137,7 +137,7 @@ class Update:
     def loss_columns(self) -> set[str]:
         """The columns that the parts of the loss read, beside what the policy says of the tokens."""
         parts = [part for part in (self.objective, self.divergence, *self.auxiliary_loss) if part is not None]
-        return {name for part in parts for name in part.takes} | {"advantage", "weight", "mask"}
+        return {name for part in parts for name in part.needs} | {"advantage", "weight", "mask"}
 
     def zero_advantage_rows_are_skippable(self) -> bool:
         """Whether a row whose advantage is 0 everywhere has zero gradient, whatever the policy says."""

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 SHUFFLES = 2
 """RNG stream id of the order in which groups come to mini-batches."""
 READ = (
-    "token", "mask", "group", "logp_old", "logp_ref", "logp_sampler", "on_policy", "sampled_now", PLACE, "cached_gradients",
+    "token", "mask", "group", "logp_old", "logp_ref", "logp_sampler", "on_policy", "sampled_now", "teacher_top_id", PLACE,
+    "cached_gradients",
 )  # fmt: skip
 """Columns that the passes of an update read beside those of its loss, where they exist."""
 

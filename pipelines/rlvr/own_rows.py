@@ -65,7 +65,7 @@ class Rows:
         """What a part says of this process's rows, called with these, or where it couples rows with those of all processes."""
         if not self.divided or part.couples != "batch":
             return part(columns)
-        of_all, own = self.gathered(columns, (*part.takes, *part.needs))
+        of_all, own = self.gathered(columns, part.needs)
         result = part(of_all)
         return tuple(each[own] for each in result) if isinstance(result, tuple) else result[own]
 

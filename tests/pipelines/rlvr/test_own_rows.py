@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,9 +15,11 @@ from method_toys import spec
 from pipelines.contract.catalogue import bind, load, names
 from pipelines.contract.rollout import DrawnProblem
 from pipelines.laws import coupling, example_columns, methods
+from pipelines.recipe.read import read_preset
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_providers
 from pipelines.rlvr import algorithm, diagnostics
+from pipelines.rlvr.learner import READ, Learner
 from pipelines.rlvr.own_rows import ALONE, SLACK, Rows, moves
 
 RANKS = 3
@@ -98,6 +101,25 @@ def test_only_the_columns_of_a_part_that_couples_a_batch_travel():
 
     on_ranks(RANKS, credit)
     assert all(before == 0 < after for before, after in gathered)
+
+
+def test_the_tokens_that_a_teacher_names_go_with_their_rows():
+    """The policy is asked for them where the rows of a process have come from another one."""
+    columns = sorted_by_group(next(coupling.steps()))
+    update = algorithm.Update.of(Rlvr(**read_preset("gkd")))
+    passes = SimpleNamespace(log_probs=lambda *_, named, **__: named)
+
+    def named(world):
+        part = algorithm.take(columns, torch.full_like(columns["in_loss"], world.rank == 0))
+        names = {*update.loss_columns(), *READ}
+        moved, rows = Rows(world).balanced(part, torch.arange(len(part["group"])), names)
+        here = algorithm.take(moved, rows)
+        layout = SimpleNamespace(target=here["mask"].flatten().nonzero().squeeze(1))
+        return Learner._values(SimpleNamespace(update=update, passes=passes), here, layout, None)
+
+    first, second = on_ranks(2, named)
+    whole = columns["teacher_top_id"][columns["mask"]]
+    assert len(first) and len(second) and sorted([*first.tolist(), *second.tolist()]) == sorted(whole.tolist())
 
 
 @pytest.mark.parametrize(("slot", "name"), [(s, n) for s, n in CALLED if s not in LOSSES])
