@@ -4,7 +4,8 @@
     python -m benchmarks.growth --runs 1 2 --keep /tmp/grown      while developing; the folder stays
 
 Runs a small form of the quickstart from one project folder with a new seed each, so that no stage but curation is reused, on SQLite stores
-that begin empty; then the same again, in which every stage is reused. Writes benchmarks/results/growth.json.
+that begin empty; then the same again, in which every stage is reused. Writes benchmarks/results/growth.json, with the commit that all runs
+had: a tree whose files differ from their commit, or whose commit changes between two runs, is refused.
 """
 
 from __future__ import annotations
@@ -18,14 +19,44 @@ import sqlite3
 import subprocess
 import sys
 import tempfile
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from pipelines.base import project
+from pipelines.base.errors import UserError
 from pipelines.base.project import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
 SMALL = ("curate.sources.0.size=1000", "sft.steps=20", "rlvr.steps=10", "rlvr.prompts=8", "evaluate.tasks.0.limit=40")
 DATABASES = {"mlflow": "mlflow.db", "prefect": "prefect/prefect.db"}
+LIBRARIES = ("mlflow", "prefect")
+
+
+def commit(root: Path, expected: str | None = None) -> str:
+    """The commit of a checkout whose tracked files are those of the commit.
+
+    Args:
+        expected: the commit that it has to be.
+
+    Raises:
+        UserError: it is no checkout, a tracked file was changed, or the commit is another one: stages would be computed again, and the
+            stores would grow by other amounts.
+    """
+    head, changed = (
+        project.git(root, "rev-parse", "HEAD"),
+        project.git(root, "status", "--porcelain", "--untracked-files=no"),
+    )
+    fix = "Measure in a worktree of its own: `git worktree add --detach FOLDER`."
+    if head is None or changed is None:
+        raise UserError("benchmarks.growth", f"{root} is no git checkout", fix)
+    if changed:
+        raise UserError("benchmarks.growth", f"{len(changed.splitlines())} files differ from commit {head[:12]}", fix)
+    if expected not in (None, head):
+        raise UserError(
+            "benchmarks.growth", f"the runs began at commit {expected[:12]}, and now it is {head[:12]}", fix
+        )
+    return head
 
 
 def run(home: Path, seed: int, overrides: list[str]) -> None:
@@ -97,8 +128,10 @@ def main() -> None:
     few, many = arguments.runs
     home = arguments.keep or Path(tempfile.mkdtemp(prefix="growth-"))
     states: dict[str, dict[str, Any]] = {}
+    head = commit(ROOT)
     for number in range(many + arguments.reused):
         run(home, min(number, many - 1), [*SMALL, *arguments.set])
+        commit(ROOT, head)
         if number + 1 in (1, few, many, many + arguments.reused):
             states[str(number + 1)] = now = state(home)
             print(
@@ -112,7 +145,15 @@ def main() -> None:
     )
     print(json.dumps({"a_run": a_run, "a_reused_run": reused}, indent=1))
     if (few, many) == (5, 20) and not arguments.set:
-        about = {"set": SMALL, "states": states, "a_run": a_run, "a_reused_run": reused}
+        versions = {name: version(name) for name in LIBRARIES}
+        about = {
+            "commit": head,
+            "versions": versions,
+            "set": SMALL,
+            "states": states,
+            "a_run": a_run,
+            "a_reused_run": reused,
+        }
         (RESULTS / "growth.json").write_text(json.dumps(about, indent=1) + "\n")
     if arguments.keep is None:
         shutil.rmtree(home)

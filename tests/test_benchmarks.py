@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import subprocess
 import sys
 from types import SimpleNamespace
 
@@ -14,6 +15,7 @@ import toys
 from gpu_stand_in import as_gpu
 
 from benchmarks import growth, overhead
+from pipelines.base.errors import UserError
 from pipelines.contract.catalogue import bind, names
 
 
@@ -213,3 +215,26 @@ def test_growth_counts_rows_and_pages_of_tables_with_their_indexes(tmp_path):
     assert 2 * 100 * 500 < added["mlflow_tables"]["events"]["bytes"] <= added["mlflow"] == added["prefect"], (
         "table and index"
     )
+
+
+def test_growth_is_measured_on_one_commit(tmp_path):
+    def git(*arguments: str) -> str:
+        who = ["-c", "user.name=a", "-c", "user.email=a@example.com"]
+        command = ["git", *who, "-C", str(tmp_path), *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    with pytest.raises(UserError, match="no git checkout"):
+        growth.commit(tmp_path)
+    git("init", "--quiet")
+    (tmp_path / "a.py").write_text("1")
+    git("add", "a.py")
+    git("commit", "--quiet", "--message", "one")
+    first = growth.commit(tmp_path)
+    (tmp_path / "log").write_text("of a run")
+    assert growth.commit(tmp_path, first) == first == git("rev-parse", "HEAD"), "what is not tracked changes no stage"
+    (tmp_path / "a.py").write_text("2")
+    with pytest.raises(UserError, match="1 files differ"):
+        growth.commit(tmp_path, first)
+    git("commit", "--quiet", "--all", "--message", "two")
+    with pytest.raises(UserError, match=f"began at commit {first[:12]}"):
+        growth.commit(tmp_path, first)
