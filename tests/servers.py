@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import json
 import os
 import signal
 import socket
@@ -41,6 +42,50 @@ def serving(stand_in: Served) -> Iterator[Served]:
         stand_in.server.shutdown()
         stand_in.server.server_close()
         thread.join()
+
+
+class Webhook:
+    """A server that remembers what it was sent, and answers as it is told: a status, or "hang".
+
+    Args:
+        token: the secret part of its address.
+    """
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.bodies: list[dict[str, str]] = []
+        self.paths: list[str] = []
+        self.answer: int | str = 200
+        self.free = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                outer.paths.append(self.path)
+                outer.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+                if outer.answer == "hang":
+                    outer.free.wait(30)
+                    return
+                self.send_response(outer.answer)
+                self.send_header("location", f"http://127.0.0.1:{outer.server.server_address[1]}/elsewhere")
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+
+    @property
+    def url(self) -> str:
+        """Its address, with the token."""
+        return f"http://127.0.0.1:{self.server.server_address[1]}/services/{self.token}"
+
+    @property
+    def texts(self) -> list[str]:
+        """What people would read."""
+        return [body["text"] for body in self.bodies]
 
 
 def wait_for(url: str, timeout_s: float = 90) -> None:

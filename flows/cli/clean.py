@@ -23,7 +23,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="also registered models whose versions have no alias (candidate, champion, ...) and were never champion",
     )
-    parser.add_argument("--yes", action="store_true", help="delete; without it, only say what would be deleted")
+    mode = parser.add_mutually_exclusive_group()
+    mode.add_argument("--dry-run", action="store_true", help="only say what would be deleted, which is the default")
+    mode.add_argument("--yes", action="store_true", help="delete; without it, only say what would be deleted")
     parser.add_argument("--json", action="store_true")
 
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import deployed
 import pytest
@@ -58,26 +56,6 @@ def test_the_server_marks_what_died_with_its_worker_and_has_it_started_again(sit
     assert site.points(runs["sft"].info.run_id, "loss/train") == list(range(1, 13)), "taken up, each point once"
 
 
-class Inbox:
-    """A webhook that remembers what it was sent."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                outer.texts.append(json.loads(self.rfile.read(int(self.headers["content-length"])))["text"])
-                self.send_response(200)
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-
-
 CRASH = """
 import sys
 from prefect import flow, get_client
@@ -116,12 +94,11 @@ def test_the_server_tells_of_crashes_by_itself(tmp_path):
     }  # fmt: skip
     command = [sys.executable, "-m", "prefect", "server", "start"]
     with (
-        servers.serving(Inbox()) as inbox,
+        servers.serving(servers.Webhook("a-token")) as inbox,
         servers.running(command, tmp_path / "log", f"http://127.0.0.1:{port}/api/health", **env),
     ):
-        address = f"http://127.0.0.1:{inbox.server.server_address[1]}/services/a-token"
         done = subprocess.run(
-            [sys.executable, "-c", CRASH, address],
+            [sys.executable, "-c", CRASH, inbox.url],
             env={**os.environ, **env},
             capture_output=True,
             text=True,

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import datetime
-import json
 import logging
 import ssl
-import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from ipaddress import ip_address
 from types import SimpleNamespace
 
@@ -28,39 +25,9 @@ TOKEN = "T0KEN-xoxb-4711-geheim"
 PASSWORD = "p4ssw0rt-of-the-mail-server"
 
 
-class Webhook:
-    """A server that remembers what it was sent, and answers as it is told: a status, or "hang"."""
-
-    def __init__(self) -> None:
-        self.bodies, self.paths, self.answer, self.free = [], [], 200, threading.Event()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                outer.paths.append(self.path)
-                outer.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
-                if outer.answer == "hang":
-                    outer.free.wait(30)
-                    return
-                self.send_response(outer.answer)
-                self.send_header("location", f"http://127.0.0.1:{outer.server.server_address[1]}/elsewhere")
-                self.send_header("content-length", "0")
-                self.end_headers()
-
-            def log_message(self, *_):
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
-
-    @property
-    def url(self) -> str:
-        return f"http://127.0.0.1:{self.server.server_address[1]}/services/{TOKEN}"
-
-
 @pytest.fixture
 def webhook(monkeypatch):
-    with servers.serving(Webhook()) as hook:
+    with servers.serving(servers.Webhook(TOKEN)) as hook:
         monkeypatch.setenv("NIGHTLY_WEBHOOK", hook.url)
         yield hook
         hook.free.set()
