@@ -73,6 +73,7 @@ class reward_attention(Provider):
     paper="2402.00782",
     title="Dense Reward for Free in Reinforcement Learning from Human Feedback (attention-based credit)",
     checked="official code (the redistribution, by the sheet's example)",
+    couples="row",
     reduces_to="beta 0 changes nothing",
 )
 def abc_attention(

@@ -15,6 +15,7 @@ from pipelines.contract.columns import PerToken
     paper="2510.18072",
     title="Fine-tuning Flow Matching Generative Models with Intermediate Feedback (AC-Flow): advantage clipping",
     checked="reconstructed (the abstract names the clipping; that it is symmetric, and the bound, are ours)",
+    couples="row",
     reduces_to="a large bound changes nothing",
 )
 def advantage_clip(advantage: PerToken, *, bound: Annotated[float, Field(gt=0)] = 5.0) -> PerToken:

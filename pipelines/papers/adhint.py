@@ -87,6 +87,7 @@ class adhint(Rollout):
     paper="2512.13095",
     title="ADHint: Adaptive Hints with Difficulty Priors for Reinforcement Learning",
     checked="reconstructed (the direction of each rule is the paper's, the weights are ours)",
+    couples="group",
     reduces_to="a group without hinted rows is grpo with the population deviation",
 )
 def adhint_advantage(
@@ -131,6 +132,7 @@ def adhint_advantage(
     paper="2512.13095",
     title="ADHint: gradient modulation and selective masking of hint tokens",
     checked="reconstructed (the masking is the paper's, the kernel is ours)",
+    couples="row",
 )
 def adhint_credit(advantage: PerToken, teacher_forced: PerToken, mask: PerToken, entropy_old: PerToken) -> PerToken:
     """Hint tokens get A g where the row's A > 0 and 0 elsewhere; g = exp(-|H_t - H| / H), H the continuation's mean entropy.

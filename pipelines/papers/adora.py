@@ -17,6 +17,7 @@ from pipelines.rlvr.ops import group_max, group_mean, group_size
     paper="https://github.com/ShadeCloak/ADORA",
     title="ADORA: Training Reasoning Models with Dynamic Advantage Estimation on Reinforcement Learning",
     checked="official code, 5 cases (language-model rule; length cap as a share of the limit)",
+    couples="group",
     reduces_to="weight 1 changes nothing",
 )
 def adora(

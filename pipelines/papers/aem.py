@@ -18,6 +18,7 @@ from pipelines.rlvr.ops_turns import turns_to_tokens
     paper="2605.00425",
     title="AEM: Adaptive Entropy Modulation for Multi-Turn Agentic Reinforcement Learning",
     checked="reconstructed (formula at second hand; strength and the scope, all turns of a group, are assumed)",
+    couples="group",
     reduces_to="strength 0 changes nothing",
 )
 def aem(

@@ -45,6 +45,8 @@ class answer_mass(Monitor):
     in the artifact: uid → [when stored, now] for each answer. Answers of several turns are left out; they have no single context.
     """
 
+    asks_policy = True
+
     patience = 2
     measures = True
     reads = (f"{PREFIX}/fallen_share",)

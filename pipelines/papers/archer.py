@@ -197,6 +197,7 @@ def _weighted(predicted: Tensor, wanted: Tensor, weight: Tensor) -> Tensor:
     paper="2402.19446",
     title="ArCHer: Training Language Model Agents via Hierarchical Multi-Turn RL (advantage of an utterance)",
     checked="official code (read)",
+    couples="row",
     group_of_one="compares with the critic, not with a group",
     zero_variance_groups="learns",
 )

@@ -132,6 +132,7 @@ class arpo(Rollout):
     paper="2507.19849",
     title="Agentic Reinforced Policy Optimization, hard advantage attribution",
     checked="reconstructed (from the paper's description; the official default is the soft form, which is no credit part)",
+    couples="group",
 )
 def arpo_hard(advantage: PerToken, mask: PerToken, node: PerToken) -> PerToken:
     """Mean advantage over the rows that have the token's tree node at this position; unshared tokens keep their own.

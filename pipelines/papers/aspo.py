@@ -17,6 +17,7 @@ from pipelines.rlvr.ops import group_mean, row_mean
     paper="2508.19201",
     title="Understanding Tool-Integrated Reasoning (ASPO)",
     checked="paper (text, and the defaults of a public recipe; the first call is the end of the first turn)",
+    couples="group",
     reduces_to="delta 0 changes nothing",
 )
 def aspo(

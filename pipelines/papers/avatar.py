@@ -15,6 +15,7 @@ from pipelines.contract.columns import PerToken
     paper="https://github.com/yogkul2000/AVATAR",
     title="AVATAR: temporal advantage shaping",
     checked="reconstructed (the formula at second hand; strength 1 is assumed)",
+    couples="row",
     reduces_to="strength 0 changes nothing",
 )
 def avatar(

@@ -16,6 +16,7 @@ from pipelines.rlvr.ops import standardised
     paper="1910.00177",
     title="Advantage-Weighted Regression: Simple and Scalable Off-Policy Reinforcement Learning",
     checked="closed form",
+    couples="group",
     zero_variance_groups="learns",
     group_of_one="has nothing to compare with, and is imitated with weight 1",
 )

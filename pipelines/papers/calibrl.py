@@ -72,6 +72,7 @@ class demonstration(Provider):
     paper="2602.20197",
     title="Controllable Exploration in Hybrid-Policy RLVR for Multi-Modal Reasoning (CalibRL's advantage)",
     checked="official code, 5 cases",
+    couples="group",
     requires=(("rollout", "demonstrated"),),
     reduces_to="without a demonstration it is grpo",
 )

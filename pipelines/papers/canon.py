@@ -16,6 +16,7 @@ from pipelines.rlvr.ops import group_index, group_mean, group_rank, group_size, 
     paper="https://github.com/biuboomc/CANON",
     title="CANON: Conditional Advantage Estimation",
     checked="official code, 12 cases",
+    couples="group",
     reduces_to="mu: 0.5 with halves of equal size is Dr. GRPO's advantage",
 )
 def canon(

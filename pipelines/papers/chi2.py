@@ -38,6 +38,7 @@ def linear_expm1(d: Tensor) -> Tensor:
     paper="2403.03185",
     title="Correlated Proxies: A New Definition and Improved Mitigation for Reward Hacking",
     checked="official code, 4 cases (the symmetric estimator, per token instead of per sequence)",
+    couples="row",
     legal_in=("reward",),
 )
 def chi2(logp: PerToken, logp_ref: PerToken) -> PerToken:

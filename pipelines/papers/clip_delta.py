@@ -19,6 +19,7 @@ from pipelines.rlvr.ops_turns import carried_values, turn_ends, turns_taken, tur
     paper="2410.15115",
     title="On Designing Effective RL Reward at Training Time for LLM Reasoning (Clip and Delta)",
     checked="reconstructed (detailed notes of the paper; the threshold is ours)",
+    couples="row",
     makes=("token_reward",),
     check=several_steps,
 )

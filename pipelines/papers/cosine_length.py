@@ -22,6 +22,7 @@ from pipelines.contract.columns import PerRow, PerToken
     paper="2502.03373",
     title="Demystifying Long Chain-of-Thought Reasoning in LLMs (cosine reward)",
     checked="official code, 4 cases",
+    couples="row",
 )
 def cosine_length(
     correct: PerRow,
@@ -52,6 +53,7 @@ def cosine_length(
     paper="2502.03373",
     title="Demystifying Long Chain-of-Thought Reasoning in LLMs (repetition penalty, sparse form)",
     checked="third-party code (trl), 6 cases",
+    couples="row",
 )
 def ngram_repetition(
     reward: PerRow,

@@ -57,6 +57,7 @@ def opsm(
     paper=PAPER,
     title=TITLE + " (unbiased KL estimate)",
     checked="third-party code (TRL), 5 cases",
+    couples="row",
     legal_in=("loss",),
     reduces_to="the value of k3 where the policy is the one that sampled",
 )

@@ -163,6 +163,7 @@ def _first(starts: Tensor) -> Tensor:
     paper="2406.11896",
     title="DigiRL: Training In-The-Wild Device-Control Agents with Autonomous Reinforcement Learning (the filter on the step advantage)",
     checked="official code (read) for form: released; doubly_robust and the threshold after others' summaries of the paper",
+    couples="row",
     group_of_one="compares with the critic, not with a group",
     zero_variance_groups="learns",
 )

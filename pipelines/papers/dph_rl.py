@@ -84,6 +84,7 @@ def _short(row: dict[str, Tensor]) -> dict[str, Tensor]:
     paper="2509.07430",
     title="The Choice of Divergence: A Neglected Key to Mitigating Diversity Collapse in RLVR (DPH-RL)",
     checked="official code, 12 cases",
+    couples="row",
     legal_in=("loss",),
     requires=(("replay", "dph_rl"),),
 )

@@ -128,6 +128,8 @@ class exprl(Judged):
     title="ExpRL: Exploratory RL for LLM Mid-Training",
     checked="official code (read; a single step is 0 for `delta`, where the released code keeps its grade, and means are over tokens, "
     "where it divides by the padded length too)",
+    couples="group",
+    couples_batch_with=(("baseline", "batch"),),
     group_of_one="compares steps with each other",
     zero_variance_groups="learns",
 )

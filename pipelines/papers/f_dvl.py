@@ -27,6 +27,7 @@ HALVINGS = 60
     paper="2302.08560",
     title="Dual RL: Unification and New Methods for Reinforcement and Imitation Learning (f-DVL)",
     checked="official code (read; the minimum of its value loss over the group's rows, in the place of a learned value)",
+    couples="group",
     group_of_one="imitates it with the weight 1",
     zero_variance_groups="learns",
 )

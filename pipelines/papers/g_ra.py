@@ -17,6 +17,7 @@ from pipelines.rlvr.ops_turns import last_taken, turns_taken
     paper="2508.10548",
     title="Stabilizing Long-term Multi-turn RL with Gated Rewards (G-RA)",
     checked="reconstructed (corroborated by a third-party implementation; the weight is ours)",
+    couples="row",
     shapes_turns=True,
 )
 def g_ra(

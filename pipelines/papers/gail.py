@@ -258,6 +258,7 @@ FLOOR = 1e-8
     paper="2006.16785",
     title="Lipschitzness Is All You Need To Tame Off-policy Generative Adversarial Imitation Learning (the reward)",
     checked="official code (read)",
+    couples="row",
     provenance=("demonstrations",),
 )
 def gail(

@@ -11,6 +11,7 @@ from pipelines.contract.columns import PerToken
     paper="2510.04028",
     title="The Debate on RLVR Reasoning Capability Boundary: Shrinkage, Expansion, or Both? A Two-Stage Dynamic View (GRPO-N)",
     checked="reconstructed (abstract and reviews; that positives are zeroed after the normalisation is assumed)",
+    couples="row",
 )
 def grpo_n(advantage: PerToken) -> PerToken:
     """min(A, 0): positive advantages become 0 after the group's statistics were taken over all rows.

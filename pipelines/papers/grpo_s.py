@@ -23,6 +23,7 @@ from pipelines.rlvr.ops import group_index, group_size, group_sum, homogeneous, 
     paper="2508.04349",
     title="GTPO and GRPO-S: Token and Sequence-Level Reward Shaping with Policy Entropy",
     checked="third-party code (pixas/Miner), 5 cases",
+    couples="group",
     zero_variance_groups="learns",
     reduces_to="share 0 is grpo on rewards of 1 and -1, scaled by the deviation",
 )
@@ -71,6 +72,7 @@ def grpo_s(
     paper="2508.04349",
     title="GTPO and GRPO-S: Token and Sequence-Level Reward Shaping with Policy Entropy",
     checked="third-party code (teilomillet/textpolicy), 5 cases",
+    couples="group",
     group_of_one="a row's tokens are compared with one another",
     zero_variance_groups="learns",
 )

@@ -117,6 +117,7 @@ def confidence_starts(logp: list[float], radius: int) -> list[int]:
     paper="2510.09535",
     title="Mitigating Overthinking through Reasoning Shaping: Group Relative Segment Penalization (GRSP)",
     checked="reconstructed (abstract and secondary notes; clusters, weights, strength and cap are ours)",
+    couples="group",
 )
 class grsp(Method):
     """reward - clip(strength * sum_c w_c z_c, -cap, cap), z_c = (n_c - group mean) / group deviation of the row's counts n_c.

@@ -78,6 +78,7 @@ def similarity(code: str, other: str) -> float:
     paper="2511.14846",
     title="Empowering Multi-Turn Tool-Integrated Reasoning with Group Turn Policy Optimization (GTPO)",
     checked="reconstructed (scope of the statistics assumed; `first` corroborated by a third-party implementation)",
+    couples="group",
     reduces_to="one turn per row is grpo",
     group_of_one="its turns are compared with one another",
 )

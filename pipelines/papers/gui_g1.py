@@ -83,6 +83,7 @@ class record_weight(Provider):
     paper="2505.15810",
     title="GUI-G1: Understanding R1-Zero-Like Training for Visual Grounding in GUI Agents, difficulty weight",
     checked="paper (formulas; its code was not read; the map from a target's size to its weight is reconstructed)",
+    couples="row",
 )
 def gui_g1(advantage: PerToken, record_weight: PerRow) -> PerToken:
     """A times the record's weight (`providers: [record_weight]`).

@@ -17,6 +17,7 @@ from pipelines.rlvr.ops import group_mean
     paper="2602.22190",
     title="GUI-Libra: success-adaptive negative gradient scaling",
     checked="paper",
+    couples="group",
     reduces_to="base 1 with slope 0 changes nothing",
 )
 def gui_libra(

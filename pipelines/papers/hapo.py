@@ -30,6 +30,7 @@ from pipelines.rlvr.ops import clipped, dual_clipped, group_max, group_sum, rati
     paper="https://github.com/starriver030515/HAPO",
     title="From Uniform to Heterogeneous: Tailoring Policy Optimization to Every Token's Nature (HAPO)",
     checked="official code, 7 cases",
+    couples="group",
     reduces_to="rows of equal length are grpo with the population deviation",
 )
 def hapo(

@@ -199,6 +199,7 @@ class hindsight_answers(Rollout):
     paper="1906.05838",
     title="Goal-conditioned Imitation Learning (behavioural cloning beside the policy gradient)",
     checked="reconstructed (a constant weight; the paper anneals it)",
+    couples="row",
     reduces_to="weight 0 leaves the rows unlearned",
 )
 def hindsight_credit(

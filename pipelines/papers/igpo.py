@@ -39,6 +39,8 @@ class answer_log_prob(Provider):
     record's, or its `info` field of the name `field`.
     """
 
+    asks_policy = True
+
     def __init__(
         self, *, before: Annotated[str, Field(max_length=2000)] = "", field: Annotated[str, Field(max_length=200)] = ""
     ) -> None:
@@ -71,6 +73,7 @@ class answer_log_prob(Provider):
     paper="2510.14967",
     title="Information Gain-based Policy Optimization (IGPO)",
     checked="official code (read; the two normalisations are the paper's, at second hand)",
+    couples="group",
     zero_variance_groups="learns",
     group_of_one="the turns of one episode are compared with each other",
     provenance=("policy",),

@@ -55,6 +55,8 @@ class feedback_gain(Provider):
     cut to the same number of tokens, so that no position changes.
     """
 
+    asks_policy = True
+
     def __init__(
         self, *, placeholder: Annotated[str, Field(min_length=1, max_length=2000)] = "No information found."
     ) -> None:
@@ -105,6 +107,7 @@ def _hidden(row: Row, number: int, wrapped: list[list[int]], neutral: list[int])
     paper="2603.00656",
     title="Information-Driven Policy Optimization for User-Centric Agents (InfoPO)",
     checked="reconstructed (the formulas, read at second hand; the standardisation is over a group's tokens)",
+    couples="group",
     provenance=("policy",),
 )
 def infopo(

@@ -178,6 +178,7 @@ class target_discriminator(LearnedHead):
     paper="2302.00270",
     title="Internally Rewarded Reinforcement Learning (the clipped linear reward)",
     checked="official code (read)",
+    couples="row",
     provenance=("policy",),
 )
 def irrl(

@@ -24,6 +24,7 @@ from pipelines.rlvr.ops import accuracy_band, group_size
     paper="2505.15612",
     title="Learn to Reason Efficiently with Adaptive Length-based Reward Shaping (LASER)",
     checked="official code, 4 cases",
+    couples="row",
 )
 def laser(
     reward: PerRow,

@@ -17,6 +17,7 @@ from pipelines.rlvr.ops import group_rank, group_size, group_sum
     paper="https://github.com/lotusroot-kim/MC-GRPO",
     title="MC-GRPO: Median-Centered Group Relative Policy Optimization",
     checked="official code, 5 cases",
+    couples="group",
 )
 def mc_grpo(reward: PerRow, group: PerRow, scored: PerRow, *, floor: Annotated[float, Field(gt=0)] = 0.1) -> PerRow:
     """Reward minus the group's lower median, divided by the median absolute deviation.

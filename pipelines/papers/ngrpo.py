@@ -16,6 +16,7 @@ from pipelines.rlvr.ops import group_size, group_sum, homogeneous
     paper="https://github.com/nangongrui-ngr/NGRPO",
     title="NGRPO: Negative-enhanced Group Relative Policy Optimization",
     checked="official code, 6 cases",
+    couples="group",
     zero_variance_groups="learns",
 )
 def ngrpo(

@@ -134,6 +134,7 @@ def _after_clean_prompt(
     paper="2510.21122",
     title="NoisyGRPO: Incentivizing Multimodal CoT Reasoning via Noise Injection and Bayesian Estimation (its advantage)",
     checked="official code, 5 cases",
+    couples="group",
     zero_variance_groups="learns",
     reduces_to="with equal noise in a group it is grpo, scaled alike",
 )

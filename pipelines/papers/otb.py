@@ -62,6 +62,7 @@ class collision(Provider):
     paper="2602.07078",
     title="The Optimal Token Baseline: Variance Reduction for Long-Horizon LLM-RL",
     checked="third-party code (verl, brought there by the authors), 10 cases",
+    couples="group",
 )
 def otb(
     immediate_reward: PerToken,

@@ -58,6 +58,8 @@ class masked_context(Provider):
     question around it is left alone. Rows whose prompt differs from the record's (hints), and rows without a context, have no value.
     """
 
+    asks_policy = True
+
     info_fields: ClassVar[tuple[str, ...]] = ("field",)
 
     def __init__(

@@ -47,6 +47,8 @@ COLUMNS = {
 class prompt_log_probs(Provider):
     """Log-probability of every prompt token except the first, which has no context, under the policy before the step's updates."""
 
+    asks_policy = True
+
     def setup(self, context: ProviderContext) -> None:
         """Keep the scorer."""
         self.scorer = context.scorer
@@ -65,6 +67,7 @@ class prompt_log_probs(Provider):
     paper="2602.05281",
     title="Back to Basics: Revisiting Exploration in RL for LLM Reasoning via Generative Probabilities (ProGRPO)",
     checked="reconstructed (formula from secondary text; alpha and the rounding of the share are assumed)",
+    couples="group",
 )
 def progrpo(
     advantage: PerToken,

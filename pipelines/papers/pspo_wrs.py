@@ -18,6 +18,7 @@ from pipelines.rlvr.ops_turns import turns_taken
     paper="2411.11681",
     title="PSPO*: An Effective Process-supervised Policy Optimization for Reasoning Alignment (PSPO-WRS)",
     checked="official code (read; there the Weibull factor is commented out beside an exponential one that its constants do not bound)",
+    couples="row",
     check=several_steps,
 )
 def pspo_wrs(

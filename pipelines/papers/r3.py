@@ -82,6 +82,7 @@ class reflection(Prompting):
     paper="2601.19620",
     title="R^3: Replay, Reflection, and Ranking Rewards (structural entropy ranking)",
     checked="paper (ties share their ranks' mean, a group of one gets half; the defaults are ours)",
+    couples="group",
 )
 def serr(
     reward: PerRow,

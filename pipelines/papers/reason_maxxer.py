@@ -28,6 +28,7 @@ from pipelines.rlvr.ops import group_std, standardised
     paper="2605.06241",
     title="Rethinking RL for LLM Reasoning: Sparse Policy Selection (ReasonMaxxer's advantage)",
     checked="third-party code (a fork with its core scripts unchanged), 1 case",
+    couples="group",
 )
 def reason_maxxer(
     reward: PerRow,
@@ -52,6 +53,7 @@ def reason_maxxer(
     paper="2605.06241",
     title="Rethinking RL for LLM Reasoning: Sparse Policy Selection (ReasonMaxxer's gate)",
     checked="third-party code (the gate; `presets: [reason_maxxer]` is the offline objective around it)",
+    couples="row",
     reduces_to="thresholds of 0 keep every token whose entropy is above 0",
 )
 def entropy_gate(
@@ -103,6 +105,7 @@ def reason_maxxer_loss_aggregation(
     paper="2605.06241",
     title="Rethinking RL for LLM Reasoning: Sparse Policy Selection (ReasonMaxxer's anchor)",
     checked="closed form (the released code computes the KL over the whole vocabulary, ours estimates it on the stored token)",
+    couples="row",
     legal_in=("loss",),
 )
 def reason_maxxer_divergence(logp: PerToken, logp_old: PerToken, advantage: PerToken) -> PerToken:

@@ -69,6 +69,7 @@ class reward_prefix(Provider):
     paper="2411.08302",
     title="RED: Unleashing Token-Level Rewards from Holistic Feedback via Reward Redistribution",
     checked="third-party code (the redistribution)",
+    couples="row",
     reduces_to="share 0 changes nothing",
 )
 def red(

@@ -82,6 +82,7 @@ class remax(Rollout):
     paper="2310.10505",
     title="ReMax: A Simple, Effective, and Efficient RL Method for Aligning Large Language Models",
     checked="third-party code (verl), 5 cases",
+    couples="row",
     group_of_one="is compared with the greedy answer",
     zero_variance_groups="learns",
 )

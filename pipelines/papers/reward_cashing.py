@@ -17,6 +17,7 @@ from pipelines.rlvr.common.part_rules import telescoping_turns
     paper="2109.08518",
     title="Knowledge is reward: Learning optimal exploration by predictive reward cashing",
     checked="reconstructed (abstract; the policy's likelihood of the gold answer stands for the value of what is known)",
+    couples="row",
     shapes_turns=True,
     check=telescoping_turns,
     provenance=("policy",),

@@ -17,6 +17,7 @@ from pipelines.rlvr.ops import group_mean, group_size, group_std, homogeneous, t
     paper="2509.21880",
     title="No Prompt Left Behind: Exploiting Zero-Variance Prompts (RL-ZVP)",
     checked="paper (eq. 5)",
+    couples="group",
     zero_variance_groups="learns",
 )
 def rl_zvp(

@@ -80,6 +80,8 @@ class rose(Rollout):
     that rows share are trained in each, with their node's advantage (`advantage: rose`). With `epsilon` 1 all rollouts are independent.
     """
 
+    asks_policy = True
+
     def __init__(
         self,
         *,
@@ -204,6 +206,7 @@ def _trajectories(
     paper="https://github.com/ZiqiZhao1/ROSE-rl",
     title="Reinforced Efficient Reasoning via Semantically Diverse Exploration (ROSE)",
     checked="official code (read; values keyed by node, where the code keys them by position)",
+    couples="group",
     reduces_to="without branches it is grpo with scale: none",
 )
 def rose_advantage(

@@ -147,6 +147,7 @@ class saw(Rollout):
     paper="2505.14975",
     title="Flattening Hierarchies with Policy Bootstrapping (SAW: advantage-weighted regression and way-point bootstrapping)",
     checked="official code (read; means of the group's rows in the place of the learned value)",
+    couples="group",
     group_of_one="imitates it with the weight 1",
     zero_variance_groups="learns",
     reduces_to="weight 0 is advantage-weighted regression on all rows",

@@ -51,6 +51,7 @@ class Told(Provider):
         if missing := [name for name in ("{prompt}", "{solution}") if name not in self.telling.template]:
             raise RecipeError("rlvr.providers", f"template has no {' and no '.join(missing)}", "Put it in.")
         self.model = POLICY if self.telling.weights == "policy" else REFERENCE
+        self.asks_policy = self.model == POLICY
 
     def setup(self, context: ProviderContext) -> None:
         """Keep the scorer, the problems and the policy's sampling settings."""

@@ -157,6 +157,7 @@ def next_share(tried: list[tuple[float, float]], target: float, top: float) -> f
     paper="2509.06923",
     title="Staying in the Sweet Spot: Capability-Adaptive Hint Scaffolding (SEELE's supervised term)",
     checked="paper (log pi instead of the printed pi)",
+    couples="row",
     reduces_to="weight 0 leaves hints unlearned",
 )
 def imitate(

@@ -117,6 +117,7 @@ class progress(LearnedHead):
     paper="2505.20732",
     title="SPA-RL: Reinforcing LLM Agents via Stepwise Progress Attribution (the rewards of turns)",
     checked="official code (read; its factor of the turns that are left is not in the paper and not here)",
+    couples="row",
     shapes_turns=True,
 )
 def spa(

@@ -46,6 +46,8 @@ class spae(Rollout):
     step.
     """
 
+    asks_policy = True
+
     def __init__(
         self,
         *,

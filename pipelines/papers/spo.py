@@ -198,6 +198,7 @@ def _trajectory(path: _Path, context: RolloutContext, trained_nodes: set[int]) -
     paper="2505.23564",
     title="Segment Policy Optimization (chain)",
     checked="official code, 5 cases",
+    couples="row",
     group_of_one="compares with continuations of its own prefix, not with a group",
     zero_variance_groups="learns",
 )
@@ -245,6 +246,7 @@ def spo_chain(
     paper="2505.23564",
     title="Segment Policy Optimization (tree)",
     checked="official code, 8 cases",
+    couples="group",
     reduces_to="a tree of one level with certain: 1 is grpo, without or with deviation",
 )
 def spo_tree(

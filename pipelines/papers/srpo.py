@@ -25,6 +25,7 @@ CLOSE, SMALLEST_RANGE = 0.5, 1e-6
     paper="2511.15605",
     title="SRPO: Self-Referential Policy Optimization for Vision-Language-Action Models, on language models",
     checked="paper (formulas; its code was not read and embeds with a world model, here the mean of last hidden states)",
+    couples="group",
     provenance=("policy",),
 )
 class srpo(Method):

@@ -19,6 +19,7 @@ from pipelines.rlvr.ops import next_index
     paper="2506.15050",
     title="Truncated Proximal Policy Optimization, extended GAE",
     checked="reconstructed (boundary rule and windows from second-hand texts)",
+    couples="row",
     group_of_one="compares with the critic, not with a group",
     zero_variance_groups="learns",
     check=values_of_tokens,

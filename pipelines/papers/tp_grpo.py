@@ -123,6 +123,7 @@ def thoughts(labels: list[bool]) -> int:
     paper="2507.23317",
     title="Good Learners Think Their Thinking: Generative PRM Makes Large Reasoning Model More Efficient Math Learner (TP-GRPO)",
     checked="reconstructed (its abstract and notes of the paper, by the sheet's example; the penalty's factor is ours)",
+    couples="group",
     group_of_one="incorrect thoughts of a right answer are charged, whatever it is compared with",
     zero_variance_groups="learns",
     reduces_to="with every label as the outcome, or none, it is grpo",

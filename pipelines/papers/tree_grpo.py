@@ -106,6 +106,7 @@ class turn_tree(Rollout):
     paper="2509.21240",
     title="Tree Search for LLM Agent Reinforcement Learning (Tree-GRPO)",
     checked="reconstructed (the sum of the two terms is the paper's; ddof and eps are GRPO's)",
+    couples="group",
     reduces_to="with every row a tree of its own it is grpo",
 )
 def tree_grpo(reward: PerRow, group: PerRow, scored: PerRow, mask: PerToken, node: PerToken) -> PerRow:

@@ -18,6 +18,7 @@ from pipelines.rlvr.ops_turns import pair_index, returns_to_go, turns_to_tokens
     paper="https://github.com/hkust-nlp/KernelGYM",
     title="Dr. Kernel: turn-level REINFORCE leave-one-out (TRLOO)",
     checked="official code, 5 cases",
+    couples="group",
     group_of_one="a turn that one rollout alone reached keeps its return",
     reduces_to="one turn per row is rloo",
 )

@@ -18,6 +18,7 @@ from pipelines.rlvr.ops_turns import turns_to_tokens
     paper="https://github.com/YunzeTong/TurningPoint-GRPO",
     title="Alleviating Sparse Rewards by Modeling Step-Wise and Long-Term Sampling Effects in Flow-Based GRPO (TurningPoint-GRPO)",
     checked="official code (read; steps of denoising there, segments between Monte-Carlo values here; turning points are not balanced)",
+    couples="group",
     zero_variance_groups="learns",
 )
 def turning_point(

@@ -18,6 +18,7 @@ from pipelines.rlvr.ops_turns import returns_to_go, turns_to_tokens
     paper="2509.19736",
     title="UserRL: Training Interactive User-Centric Agent via Reinforcement Learning",
     checked="official code (`sum` is a sum, not the mean rounded to four digits; the limit of the scale is ours)",
+    couples="group",
     group_of_one="keeps its score",
     zero_variance_groups="rows of equal scores get 0",
     reduces_to="turns: equalised and score: sum is grpo on the sum of the turn rewards",

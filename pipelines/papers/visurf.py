@@ -17,6 +17,7 @@ from pipelines.rlvr.ops import group_max, group_mean, group_std
     paper="2510.10606",
     title="ViSurf: Visual Supervised-and-Reinforcement Fine-Tuning for Large Vision-and-Language Models",
     checked="reconstructed (summary and a third-party implementation; ddof and eps are ours)",
+    couples="group",
     reduces_to="without a demonstration it is grpo",
 )
 def visurf(

@@ -37,6 +37,7 @@ def incorrect(correct: PerRow, in_loss: PerRow) -> PerRow:
     paper="https://github.com/TianHongZXY/RLVR-Decomposed",
     title="The Surprising Effectiveness of Negative Reinforcement in LLM Reasoning",
     checked="official code, 5 cases",
+    couples="row",
     zero_variance_groups="learns",
     reduces_to="right: 1, wrong: 0 is PSR; right: 0, wrong: 1 is NSR",
     group_of_one="compares nothing: a group of one has its own sign",

@@ -73,6 +73,7 @@ class matchtir(Reward):
     paper="https://github.com/quchangle1/MatchTIR",
     title="MatchTIR: Fine-Grained Supervision for Tool-Integrated Reasoning via Bipartite Matching",
     checked="official code (the dual-level advantage)",
+    couples="group",
     group_of_one="keeps its return, as does a turn that one rollout alone reached",
 )
 def matchtir_advantage(

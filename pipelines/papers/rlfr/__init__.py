@@ -194,6 +194,7 @@ class flow_field(Provider):
     paper="2510.10201",
     title="RLFR: Extending Reinforcement Learning for LLMs with Flow Environment (the flow reward)",
     checked="official code (read)",
+    couples="row",
     makes=("token_reward",),
     provenance=("demonstrations", "policy"),
 )
@@ -233,6 +234,7 @@ def rlfr(
     paper="2510.10201",
     title="RLFR: Extending Reinforcement Learning for LLMs with Flow Environment (OpenRLHF's group_norm with rewards of tokens)",
     checked="official code (read)",
+    couples="group",
     reduces_to="without rewards or penalties of tokens it is grpo",
 )
 def group_norm(

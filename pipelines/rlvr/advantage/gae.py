@@ -16,6 +16,8 @@ from pipelines.rlvr.ops import whiten as standardise
     paper="1506.02438",
     title="High-Dimensional Continuous Control Using Generalized Advantage Estimation; PPO (1707.06347)",
     checked="third-party code (verl, 7 cases; NeMo RL for length_adaptive, 5 cases)",
+    couples="row",
+    couples_batch_with=(("whiten", True),),
     group_of_one="compares with the critic, not with a group",
     crosses_groups="whitening is over the batch",
     zero_variance_groups="learns",

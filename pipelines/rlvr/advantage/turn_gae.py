@@ -16,6 +16,8 @@ from pipelines.rlvr.turn_values import turn_advantages
     paper="2510.12693",
     title="ERA: Transforming VLMs into Embodied Agents via Embodied Prior Learning and Online Reinforcement Learning (turn-level GAE)",
     checked="official code (read)",
+    couples="row",
+    couples_batch_with=(("whiten", True),),
     group_of_one="compares with the critic, not with a group",
     crosses_groups="whitening is over the batch",
     zero_variance_groups="learns",

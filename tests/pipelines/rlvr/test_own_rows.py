@@ -246,3 +246,18 @@ def test_a_problem_of_another_process_has_no_rows_here_and_the_schedule_does_not
     schedule = bind("rlvr.sampling_schedule", {"kind": "dynamic", "max_draws": 2}).fn
     drawn = iter([[DrawnProblem([], trains=True), DrawnProblem([], trains=False)], [DrawnProblem([], trains=True)]])
     assert len(schedule.collect(lambda: next(drawn), 2)) == 2
+
+
+STEADY = [
+    (slot, name)
+    for slot, name in CALLED
+    if slot not in LOSSES and (part := bind(f"rlvr.{slot}", spec(slot, name))).couples == "batch" and not part.sees_all
+]
+"""Methods that remember nothing, and are called with the columns of all rows."""
+
+
+@pytest.mark.parametrize(("slot", "name"), STEADY)
+def test_no_column_travels_for_nothing(slot, name):
+    """With some choice of its settings a method that is called with all rows' columns needs more than a group's."""
+    choices = coupling.choices(bind(f"rlvr.{slot}", spec(slot, name)))
+    assert any(coupling.needed(bound) == "batch" for bound in choices if bound.couples == "batch")
