@@ -57,6 +57,8 @@ class Method:
     """Settings that name a field of the records' info, which some record must have."""
     reads_all_rows: ClassVar[bool] = False
     """Whether every process must have every row of a step for it, beside what its hooks and the columns that it is called with say."""
+    asks_policy: bool = False
+    """Whether it asks the scoring hook about the policy itself, beside what a setting of `model_paths` says. Instances may differ."""
 
     def parts(self) -> Sequence[Bound]:
         """The methods that this one is made of, for the recipe's checks; their hooks are this one's to call."""

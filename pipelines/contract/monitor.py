@@ -43,6 +43,8 @@ class Monitor:
     """It has metrics of its own, made from the step's rollouts."""
     row_fields: ClassVar[frozenset[str] | None] = None
     """The fields of rollouts that these are made from (`Trajectory.only`); None: any. Of several processes the first one gets them."""
+    asks_policy: ClassVar[bool] = False
+    """Whether it asks the scoring hook about the policy itself."""
     reads: tuple[str, ...] = ()
     """Metrics that `judge` gets; a step without one of them is passed over."""
     may_read: tuple[str, ...] = ()

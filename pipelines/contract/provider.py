@@ -54,6 +54,8 @@ class Provider:
     """As a `Method`'s."""
     info_fields: ClassVar[tuple[str, ...]] = ()
     """As a `Method`'s."""
+    asks_policy: bool = False
+    """As a `Method`'s."""
     reads_all_rows: ClassVar[bool] = True
     """Whether every process must have every row of a step for it; otherwise each fills the columns of its own rows, by `passes` alone, and
     nothing is learned from them."""

@@ -12,12 +12,13 @@ from pipelines.base.errors import ModelError, RecipeError
 from pipelines.contract.card import Bound
 from pipelines.contract.columns import COLUMNS, HOOK_PHASE, Phase, phase_of
 from pipelines.contract.method import Method
+from pipelines.contract.scorer import POLICY
 from pipelines.recipe import settings as s
 from pipelines.recipe.check_monitors import check_monitors
 from pipelines.recipe.corrected import check_staleness, check_window
 from pipelines.recipe.model_path import ADAPTER_CONFIG, CLASSIFIER, architecture_of, gguf_of
 from pipelines.recipe.read import Recipe
-from pipelines.recipe.slots import bind_providers, bind_slots, bound_list, column_options, learning
+from pipelines.recipe.slots import bind_monitors, bind_providers, bind_slots, bound_list, column_options, learning
 from pipelines.recipe.stage_kind import Node, in_its_code
 
 OF_CHOSEN_TOKENS = ("step_potential", "token_reward")
@@ -69,6 +70,7 @@ def methods(node: Node) -> None:
     _check_parts(node, bound | {"providers": providers})
     column_options(chosen)
     _check_server(rl, bound)
+    _check_copy(rl, chosen + providers)
     check_staleness(rl, bound, chosen)
     check_window(rl, bound, chosen)
     check_monitors("rlvr", rl, {column for method in chosen for column in method.needs})
@@ -316,6 +318,26 @@ def _check_server(rl: s.Rlvr, bound: dict[str, Any]) -> None:
     with_entropy = [method.name for method in bound_list(bound) if "entropy_old" in method.needs]
     if with_entropy:
         raise RecipeError("rlvr.sampler", f"a server reports no entropies, which {with_entropy[0]} needs.")
+
+
+def _check_copy(rl: s.Rlvr, parts: list[Bound]) -> None:
+    """Where no process has the policy whole, nothing asks it about texts."""
+    if rl.full_copy or rl.processes == 1:
+        return
+    monitors = [each.method for each in bind_monitors("rlvr", rl.monitors)]
+    inner = [each for part in parts for each in getattr(part.fn, "parts", tuple)()]
+    asking = [part for part in (*parts, *inner, *monitors) if _asks_policy(part)]
+    if asking:
+        raise RecipeError(
+            "rlvr.full_copy",
+            f"{asking[0].name} ({asking[0].slot}) asks the policy itself about texts, and no process has a full copy of its weights",
+            f"Leave full_copy out, or {asking[0].name}.",
+        )
+
+
+def _asks_policy(part: Bound) -> bool:
+    named = [part.settings.get(name) for name in getattr(part.fn, "model_paths", ())]
+    return part.fn.asks_policy or POLICY in named
 
 
 def check_base(recipe: Recipe) -> None:

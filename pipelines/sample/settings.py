@@ -169,8 +169,8 @@ class Sample(Settings):
     comparisons: Comparisons | None = None
     """`data` is another sample stage, of whose completions or episodes a judge compares two at a time; `select: preferred` makes pairs of
     them. The judge is the stage's `model`, or what `by` says."""
-    sampler: Server | None = free(None)
-    """vLLM servers that decode instead of this process; they report no entropies."""
+    sampler: Server | None = None
+    """vLLM servers that decode instead of this process. They draw with other random numbers, and report no entropies."""
     processes: int = free(1, ge=1, le=100_000)
     """Processes of the stage, one per GPU, each with the whole model: they divide the files of `rows_per_shard` rows. The samples are the
     same bytes for any number of them."""

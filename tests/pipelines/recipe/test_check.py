@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+from pathlib import Path
+
 import pytest
 import toys
 
@@ -203,6 +206,52 @@ def test_a_part_that_could_change_nothing_is_refused(tmp_path, overrides, words)
         return
     with pytest.raises(RecipeError, match=words):
         check(recipe)
+
+
+SHARDED = ["rlvr.full_copy=false", "rlvr.processes=2", "rlvr.mismatch.on_breach=warn",
+           "rlvr.sampler={url: 'http://localhost:8000', weights: w}"]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("asking", "name"),
+    [
+        (["rlvr.monitors=[answer_mass]"], "answer_mass"),
+        (["rlvr.providers=[{kind: prompt_log_probs}]", "rlvr.credit=[progrpo]"], "prompt_log_probs"),
+        (["rlvr.reward=ra3"], "ra3"),
+        (["rlvr.reward=[verifier, ra3]"], "ra3"),
+        (["rlvr.providers=[{kind: self_teacher}]", "rlvr.credit=[distillation]"], "self_teacher"),
+    ],
+)
+def test_a_part_that_asks_the_policy_needs_its_full_copy(tmp_path, asking, name):
+    with pytest.raises(RecipeError, match=rf"rlvr\.full_copy: {name} .* asks the policy itself .* Leave full_copy out"):
+        check(read_recipe(toys.recipe(tmp_path), [*SHARDED, *asking]))
+    for allowed in ([*SHARDED], [*SHARDED, *asking, "rlvr.processes=1"], [*asking, "rlvr.processes=2"]):
+        check(read_recipe(toys.recipe(tmp_path), allowed))
+
+
+def test_a_part_that_asks_another_model_needs_no_copy_of_the_policy(tmp_path):
+    told = "rlvr.providers=[{kind: self_teacher, weights: start}]"
+    check(read_recipe(toys.recipe(tmp_path), [*SHARDED, told, "rlvr.credit=[distillation]"]))
+
+
+def test_whoever_asks_the_scoring_hook_about_the_policy_says_so():
+    """A call of the hook that names no model asks the policy."""
+    silent = []
+    for path in sorted(Path("pipelines").rglob("*.py")):
+        tree = ast.parse(path.read_text())
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+        asked = [
+            call
+            for call in calls
+            if call.func.attr in ("log_probs", "statistics") and ast.unparse(call.func.value).endswith("scorer")
+        ]
+        of_policy = [call for call in asked if "model" not in {keyword.arg for keyword in call.keywords}]
+        says = any(
+            isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("asks_policy")
+            for node in ast.walk(tree)
+        )
+        silent += [path] if of_policy and not says else []
+    assert silent == []
 
 
 @pytest.mark.parametrize(

@@ -18,6 +18,8 @@ from pydantic import BaseModel, Field
 from pipelines.contract.fields import Settings, free
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.resolve import resolve
+from pipelines.recipe.settings import Difficulty, Evaluate, Rlvr
+from pipelines.sample.settings import Sample
 from tasks import keys
 from tasks.keys import sections
 
@@ -57,6 +59,23 @@ def test_only_what_is_not_the_default_is_in_the_key():
         "size": None,
         "more": 1,
     }
+
+
+@pytest.mark.parametrize(
+    ("section", "needed"),
+    [
+        (Sample, {}),
+        (Rlvr, {"steps": 1}),
+        (Difficulty, {"model": "sft"}),
+        (Evaluate, {"tasks": [{"name": "sums"}]}),
+    ],
+)
+def test_that_a_server_draws_is_in_the_key_and_its_address_is_not(section, needed):
+    alone, one, other = (
+        chosen(section(**needed, **more))
+        for more in ({}, *({"sampler": {"url": f"http://{name}:1", "weights": name}} for name in "ab"))
+    )
+    assert one == other == alone | {"sampler": {}} and "sampler" not in alone
 
 
 def test_a_first_default_stays_what_it_was(monkeypatch):
