@@ -1,16 +1,18 @@
-"""Stores of files on this machine: an S3 server, and a web server that can break a connection or change a file."""
+"""Stores of files on this machine: an S3 server, one of Google Cloud Storage, and a web server that can break a connection or change a file."""
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
 import logging
+import socketserver
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from servers import serving
+from servers import free_port, serving
 
 KEY, SECRET = "AKIAMINE", "secret-of-mine-0123456789"
 
@@ -45,6 +47,43 @@ def s3(monkeypatch: Any) -> Iterator[Any]:
         s3fs.S3FileSystem.clear_instance_cache()
 
 
+@contextlib.contextmanager
+def gcs(monkeypatch: Any) -> Iterator[Any]:
+    """An emulator of Google Cloud Storage's JSON API with a bucket `bucket`; gcsfs's file system for putting things there."""
+    from gcp_storage_emulator.server import create_server
+
+    monkeypatch.setattr(socketserver.BaseServer, "handle_error", lambda *_: None)  # gcsfs closes connections before they end
+    port = free_port()
+    server = create_server("127.0.0.1", port, in_memory=True, default_bucket="bucket")
+    server.start()
+    try:
+        with google_at(monkeypatch, f"http://127.0.0.1:{port}") as system:
+            yield system
+    finally:
+        server.stop()
+
+
+@contextlib.contextmanager
+def google_at(monkeypatch: Any, url: str) -> Iterator[Any]:
+    """`gs://` is asked at this address, for the length of a block.
+
+    It is the class behind gcsfs's present default, which asks Google's gRPC API first what kind a bucket is, and waits a minute where
+    nothing speaks that.
+    """
+    from gcsfs.core import GCSFileSystem
+
+    monkeypatch.setenv("STORAGE_EMULATOR_HOST", url)
+    monkeypatch.setenv("NO_GCE_CHECK", "true")
+    monkeypatch.delenv("GOOGLE_APPLICATION_CREDENTIALS", raising=False)
+    for protocol in ("gs", "gcs"):
+        monkeypatch.setitem(sys.modules["fsspec.registry"]._registry, protocol, GCSFileSystem)
+    GCSFileSystem.clear_instance_cache()
+    try:
+        yield GCSFileSystem(skip_instance_cache=True)
+    finally:
+        GCSFileSystem.clear_instance_cache()
+
+
 class Web:
     """Serves bytes by path, with ranges.
 
@@ -55,6 +94,8 @@ class Web:
     def __init__(self, tag: str | None = '"{}"') -> None:
         self.files: dict[str, bytes] = {}
         self.status: dict[str, int] = {}
+        self.refuses: int | None = None
+        """Status of every answer."""
         self.requests: list[tuple[str, str, str]] = []
         """Method, path, range."""
         self.breaks_at: int | None = None
@@ -70,7 +111,7 @@ class Web:
                 wanted = self.headers.get("Range", "")
                 web.requests.append((self.command, self.path, wanted))
                 body = web.files.get(self.path)
-                status = web.status.get(self.path) or (404 if body is None else 206 if wanted else 200)
+                status = web.refuses or web.status.get(self.path) or (404 if body is None else 206 if wanted else 200)
                 body = (body or b"") if status < 400 else b""
                 first, _, last = wanted.removeprefix("bytes=").partition("-")
                 begin, end = int(first or 0), min(int(last or len(body) - 1) + 1, len(body))

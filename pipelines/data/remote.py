@@ -8,6 +8,7 @@ ask of whoever reads (keys, tokens, endpoints) comes from the environment, where
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import time
@@ -39,6 +40,7 @@ CREDENTIALS = {
 }
 """How the stores of a protocol are told who asks."""
 _SAME = {"s3a": "s3", "gcs": "gs"}
+_GOOGLE = ("gs", "gcs")
 
 Progress = Callable[[int, int | None], None]
 """Called with the bytes that are there and all bytes, None where the store does not say how many."""
@@ -263,6 +265,9 @@ def _system(url: str) -> tuple[Any, str]:
             f"{redact(url)} is read by the library {missing}, which is not installed",
             f"Run: pip install {missing}",
         ) from None
+    if protocol in _GOOGLE:
+        # It prints a traceback of each error that it raises, and errors are told by `_explained`.
+        logging.getLogger("gcsfs").setLevel(logging.CRITICAL)
     with _explained(url, None):
         return url_to_fs(url)
 
@@ -291,13 +296,18 @@ def _explained(url: str, system: Any, part: Path | None = None) -> Iterator[None
         if part is not None and isinstance(error, OSError) and (full := disk_full(named(error, part), part.parent)):
             raise full from None
         first = redact((str(error).splitlines() or [""])[0])[:200].rstrip(".") or type(error).__name__
-        if isinstance(error, PermissionError) or _asks_who(error):
+        if isinstance(error, PermissionError) or _asks_who(error) or (protocol in _GOOGLE and _bare(error)):
             raise DataError(FIELD, f"{shown} may not be read with these credentials ({first})", login) from None
         raise DataError(
             FIELD,
             f"{shown} could not be read ({type(error).__name__}: {first})",
             "Check the network and the address of the store, and run again: a fetch continues where it stopped.",
         ) from error
+
+
+def _bare(error: BaseException) -> bool:
+    """Whether an error is an OSError without a number, which gcsfs makes of HTTP's 403, and of nothing else that reading a file meets."""
+    return type(error) is OSError and error.errno is None
 
 
 def _asks_who(error: BaseException) -> bool:

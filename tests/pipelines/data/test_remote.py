@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import base64
 import gzip
+import hashlib
 import sys
 
 import hub_server
@@ -13,6 +15,7 @@ from pipelines.base.errors import DataError
 from pipelines.data import remote
 
 ROWS = b'{"question": "1 + 1 =", "answer": "2"}\n'
+PACKED = gzip.compress(ROWS)
 
 
 @pytest.fixture(autouse=True)
@@ -47,9 +50,9 @@ def refusal(url, call=remote.listing):
 
 @pytest.mark.slow
 def test_objects_of_s3_by_name_and_by_pattern(s3, home):
-    s3.pipe({"bucket/a/x.jsonl": ROWS, "bucket/a/deep/y.jsonl.gz": gzip.compress(ROWS), "bucket/b.csv": b"q,a\n"})
+    s3.pipe({"bucket/a/x.jsonl": ROWS, "bucket/a/deep/y.jsonl.gz": PACKED, "bucket/b.csv": b"q,a\n"})
     assert contents("s3://bucket/a/x.jsonl") == {"x.jsonl": ROWS}
-    assert contents("s3://bucket/a/**/*.jsonl*") == {"x.jsonl": ROWS, "deep/y.jsonl.gz": gzip.compress(ROWS)}
+    assert contents("s3://bucket/a/**/*.jsonl*") == {"x.jsonl": ROWS, "deep/y.jsonl.gz": PACKED}
     assert contents("s3://bucket/?.csv") == {"b.csv": b"q,a\n"}
     assert "there is no file s3://bucket/none.jsonl" in refusal("s3://bucket/none.jsonl")
     assert "there is no file s3://nobucket/x.jsonl" in refusal("s3://nobucket/x.jsonl")
@@ -65,6 +68,37 @@ def test_s3_says_what_to_set_where_nobody_asks(s3, monkeypatch):
     monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
     told = refusal("s3://bucket/x.jsonl")
     assert "may not be read with these credentials" in told and "AWS_ACCESS_KEY_ID" in told
+
+
+@pytest.mark.slow
+def test_objects_of_google_by_name_and_by_pattern(monkeypatch):
+    with remote_stores.gcs(monkeypatch) as store:
+        for name, body in {"a/x.jsonl": ROWS, "a/deep/y.jsonl": ROWS * 2, "b.csv": b"q,a\n"}.items():
+            store.pipe_file(f"bucket/{name}", body)
+        assert contents("gs://bucket/a/x.jsonl") == contents("gcs://bucket/a/x.jsonl") == {"x.jsonl": ROWS}
+        assert contents("gs://bucket/a/**/*.jsonl") == {"x.jsonl": ROWS, "deep/y.jsonl": ROWS * 2}
+        assert contents("gs://bucket/?.csv") == {"b.csv": b"q,a\n"}
+        (before,) = remote.listing("gs://bucket/a/x.jsonl")
+        assert before.version == f"md5Hash:{base64.b64encode(hashlib.md5(ROWS).digest()).decode()}:{len(ROWS)}"
+        store.pipe_file("bucket/a/x.jsonl", ROWS.replace(b"2", b"3"))
+        remote.forget()
+        assert remote.listing("gs://bucket/a/x.jsonl")[0].version != before.version
+        assert contents("gs://bucket/a/x.jsonl") == {"x.jsonl": ROWS.replace(b"2", b"3")}
+        assert "there is no file gs://bucket/none.jsonl" in refusal("gs://bucket/none.jsonl")
+        assert "there is no file gs://nobucket/x.jsonl" in refusal("gs://nobucket/x.jsonl")
+        assert "no file at gs://bucket/none/*.jsonl" in refusal("gs://bucket/none/*.jsonl")
+        assert "gs://bucket/a is a folder. Name files: gs://bucket/a/*.jsonl" in refusal("gs://bucket/a")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("status", [401, 403])
+def test_google_says_what_to_set_where_the_wrong_one_asks(web, monkeypatch, status, caplog):
+    web.refuses = status
+    with remote_stores.google_at(monkeypatch, web.url):
+        told = refusal("gs://bucket/x.jsonl")
+    assert "may not be read with these credentials" in told and "GOOGLE_APPLICATION_CREDENTIALS" in told
+    assert web.requests[0][1] == "/storage/v1/b/bucket/o/x.jsonl"
+    assert [record for record in caplog.records if record.name == "gcsfs"] == [], "a traceback would be printed"
 
 
 def test_a_version_changes_with_the_contents_alone_and_is_told_without_them(web):
