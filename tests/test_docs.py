@@ -6,6 +6,7 @@ import argparse
 import json
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ EXAMPLES |= {
     match[1]: match[2]
     for page in ("plugins", "your-own")
     for match in re.finditer(
-        r"^```(?:python)?\n# (my_\w+\.(?:py|yaml))\n(.*?)^```$",
+        r"^```(?:python|yaml)\n# (my_\w+\.(?:py|yaml))\n(.*?)^```$",
         (toys.ROOT / f"docs/{page}.md").read_text(),
         re.M | re.S,
     )
@@ -249,7 +250,7 @@ def test_snippets_are_accepted(page, tmp_path, monkeypatch):
     before: dict[str, Any] = {name: dict(fields) for name, fields in STAGES.items()}
     in_editor = jsonschema.Draft202012Validator(json.loads(shipped.SCHEMA.read_text()))
     for case in blocks("yaml"):
-        if case.values[0] == page:
+        if case.values[0] == page and not re.match(r"# my_preset\.yaml\n", case.values[1]):
             body = yaml.safe_load(toys.recipe(tmp_path, rlvr={"steps": 200}, curate={"sources": SOURCES}).read_text())
             body |= {"tracking": {}}
             file, snippet = tmp_path / "snippet.yaml", case.values[1].replace("path: /", f"path: {tmp_path}/")
@@ -272,12 +273,42 @@ def test_no_hint_fetches_the_package_of_this_name_from_pypi():
     assert wrong.search('pip install "whetstone[gguf]"') and not wrong.search('pip install -e ".[gguf]"')
 
 
-@pytest.mark.parametrize(
-    "page", [toys.ROOT / "README.md", *sorted((toys.ROOT / "docs").glob("*.md"))], ids=lambda p: p.name
+PROGRAMS = re.findall(
+    r"\w+",
+    "cp createdb curl docker echo eval export hf ip make mkdir mlflow openssl pg_dump pg_restore pip podman prefect psql python source tar "
+    "vllm whetstone",
 )
+"""What commands of the pages start, beside keywords of the shell."""
+
+
+def started(block: str) -> list[str]:
+    """The programs that a block of commands starts, without their folders.
+
+    >>> started("A=1 make run  # sets up\\nfor x in a b; do .venv/bin/pip install $x | tee log; done")
+    ['make', 'pip', 'tee']
+    """
+    programs = []
+    for line in block.replace("\\\n", " ").splitlines():
+        first = True
+        for token in (reader := shlex.shlex(line, posix=True, punctuation_chars=True)):
+            reader.whitespace_split = True
+            if set(token) <= set("();|&"):
+                first = True
+            elif first and token != "do" and not re.match(r"\w+=", token):
+                first = False
+                programs += [Path(token).name] if token not in ("for", "done", "(", ")") else []
+    return programs
+
+
+@pytest.mark.parametrize("page", [p for p in PAGES if p.name != "CHANGELOG.md"], ids=lambda p: p.name)
 def test_blocks_of_commands_can_be_pasted(page):
-    """What stands beside a command is a comment of the shell, and nothing optional is in brackets."""
-    for block in re.findall(r"^```(?:sh|bash)?\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL):
+    """A block without a language is commands, and a shell reads all of it: nothing but comments stands beside them, nothing optional is in
+    brackets, and what they print is in a block of its own."""
+    for language, block in FENCED.findall(page.read_text()):
+        if language not in ("", "sh", "bash"):
+            continue
+        subprocess.run(["bash", "-n", "-c", block], check=True)
+        assert set(started(block)) <= set(PROGRAMS), block
         for line in block.splitlines():
             if line.startswith("whetstone "):
                 command = re.split(r"\s# ", line)[0].rstrip()

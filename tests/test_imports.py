@@ -127,7 +127,7 @@ def test_every_room_of_pipelines_imports_lower_floors_alone():
 def test_the_file_tree_names_every_room(page):
     """One line a room, and no room that is gone."""
     text = (toys.ROOT / page).read_text()
-    (tree,) = re.findall(r"^```\n(flows/\n.*?)^```$", text, re.M | re.S)
+    (tree,) = re.findall(r"^```text\n(flows/\n.*?)^```$", text, re.M | re.S)
     named: list[str] = []
     top = ""
     for line in tree.splitlines():

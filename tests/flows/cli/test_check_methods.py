@@ -39,7 +39,7 @@ def test_the_page_s_files_obey(written, capsys):
     commands = re.findall(r"^whetstone (methods --check .*)$", PAGE, re.M)
     assert len(commands) == 1
     assert run(shlex.split(commands[0])) == 0
-    shown = re.search(r"^whetstone methods --check .*?\n\n(.*?)^```$", PAGE, re.M | re.S)[1]
+    shown = re.search(r"^```text\n(rlvr\.advantage: .*?)^```$", PAGE, re.M | re.S)[1]
     assert capsys.readouterr().out == shown
     assert check_methods.check("rlvr.advantage=./my_method.py:median_baseline") == 0
     said = capsys.readouterr().out
