@@ -156,7 +156,8 @@ def _of_row(line: str, needed: list[str]) -> str:
         return "a row is an object"
     missing = [field for field in needed if not isinstance(row.get(field), str)]
     if missing:
-        return f"no text in {' and '.join(missing)}"
+        own = ', such as "verifier": "exact"' if "verifier" in missing else ""
+        return f"no text in {' and '.join(missing)}{own}"
     if "verifier" not in needed:
         return ""
     if row["verifier"] not in verifiers.known():

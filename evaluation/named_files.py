@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pipelines.base.distribution import install_hint
+from pipelines.base.project import page
 from pipelines.data.files import data_files
 
 
@@ -57,7 +58,7 @@ def refusal(name: str, *, data: str | None, dated: bool) -> tuple[str, str, str]
         taking = sorted(each for each, its in BENCHMARKS.items() if not its.fixed)
         return "data", f"{name} brings its own rows", f"Leave `data` out; {', '.join(taking)} read a file."
     if data is None and reads is not None and reads.needs:
-        return "data", f"{name} has no rows of its own", "Name the file: data: FILE.jsonl (docs/evaluation.md)."
+        return "data", f"{name} has no rows of its own", f"Name the file: data: FILE.jsonl ({page('evaluation')})."
     if dated and (reads is None or not reads.dated):
         taking = sorted(each for each, its in BENCHMARKS.items() if its.dated)
         return "start_date", f"the rows of {name} have no date", f"Leave dates out; {', '.join(taking)} have them."

@@ -1,4 +1,4 @@
-"""Stores of files on this machine: an S3 server, one of Google Cloud Storage, and a web server that can break a connection or change a file."""
+"""Stores of files on this machine: S3, Google Cloud Storage, and a web server that can break a connection or change a file."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def gcs(monkeypatch: Any) -> Iterator[Any]:
     """An emulator of Google Cloud Storage's JSON API with a bucket `bucket`; gcsfs's file system for putting things there."""
     from gcp_storage_emulator.server import create_server
 
-    monkeypatch.setattr(socketserver.BaseServer, "handle_error", lambda *_: None)  # gcsfs closes connections before they end
+    monkeypatch.setattr(
+        socketserver.BaseServer, "handle_error", lambda *_: None
+    )  # gcsfs closes connections before they end
     port = free_port()
     server = create_server("127.0.0.1", port, in_memory=True, default_bucket="bucket")
     server.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import re
 import shlex
@@ -271,6 +272,19 @@ def test_no_hint_fetches_the_package_of_this_name_from_pypi():
     told = [p.name for p in places if p.name != "CHANGELOG.md" and wrong.search(p.read_text())]
     assert set(told) <= {"methods.md", "settings.md"}, "generated from what is right by now"
     assert wrong.search('pip install "whetstone[gguf]"') and not wrong.search('pip install -e ".[gguf]"')
+
+
+def test_messages_name_pages_that_an_installed_package_has():
+    """A page is named by `pipelines.base.project.page`, which knows where a wheel has it."""
+    named = []
+    for room in ("flows", "tasks", "pipelines", "evaluation", "whetstone_rlvr"):
+        for file in (toys.ROOT / room).rglob("*.py"):
+            tree = ast.parse(file.read_text())
+            texts = {id(each.value) for each in ast.walk(tree) if isinstance(each, ast.Expr)}  # docstrings
+            for each in ast.walk(tree):
+                if isinstance(each, ast.Constant) and isinstance(each.value, str) and id(each) not in texts:
+                    named += [f"{file.name}:{each.lineno}"] if re.search(r"docs/\w+\.md", each.value) else []
+    assert named == []
 
 
 PROGRAMS = re.findall(

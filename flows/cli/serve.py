@@ -58,11 +58,14 @@ def _engine(wanted: str | None) -> Path:
         UserError: it is not installed.
     """
     from pipelines.base.errors import UserError
+    from pipelines.base.project import page
 
     for name in (wanted,) if wanted else ENGINES:
         beside = Path(sys.executable).with_name(str(name))
         program = shutil.which(str(name)) or (str(beside) if beside.is_file() else None)
         if program:
             return Path(program)
-    how = "Install vLLM as docs/servers.md says." if wanted == "vllm" else "Run `pip install 'transformers[serving]'`."
+    how = (
+        f"Install vLLM as {page('servers')} says." if wanted == "vllm" else "Run `pip install 'transformers[serving]'`."
+    )
     raise UserError(f"--engine {wanted or ENGINES[-1]}", "there is no program of this name", how)

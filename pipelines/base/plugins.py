@@ -26,7 +26,7 @@ from types import ModuleType
 from typing import Any
 
 from pipelines.base.errors import UserError
-from pipelines.base.project import ROOT
+from pipelines.base.project import ROOT, page
 from pipelines.base.user_functions import import_code, named_in, own_names
 from pipelines.base.user_modules import import_named, replaced
 
@@ -232,22 +232,27 @@ def _referenced(module: ModuleType, slot: str, reference: str) -> Any:
     if slot in MODULES:
         needed = name or MODULES[slot]
         if not hasattr(module, needed):
-            raise UserError("plugins", f"{where} has no {needed}", f"Define {needed} there (docs/plugins.md).")
+            raise UserError("plugins", f"{where} has no {needed}", f"Define {needed} there ({page('plugins')}).")
         return module
     if name is not None:
         return named_in(module, where, name, "plugins")
-    what, mark, first = (
-        ("kinds of stages", "ports", "Set KIND to an instance of Kind")
-        if slot == STAGES
-        else ("methods", "card", "Decorate it with @method")
-    )
-    parts = [each for each in own_names(module) if hasattr(getattr(module, each), mark)]
+    what, mark = ("kinds of stages", "ports") if slot == STAGES else ("methods", "card")
+    named = own_names(module)
+    parts = [each for each in named if hasattr(getattr(module, each), mark)]
     if slot == STAGES:  # instances, not their classes
         parts = [each for each in parts if not isinstance(getattr(module, each), type)]
     if len(parts) != 1:
         raise UserError(
             "plugins",
             f"{where} has {len(parts)} {what}" + (f": {', '.join(parts)}" if parts else ""),
-            f"Say which one, such as {where}:{parts[0]}." if parts else f"{first} (docs/plugins.md).",
+            f"Say which one, such as {where}:{parts[0]}." if parts else f"{_first(slot, named)} ({page('plugins')}).",
         )
     return getattr(module, parts[0])
+
+
+def _first(slot: str, named: list[str]) -> str:
+    """What makes a part of a file that has none."""
+    if slot == STAGES:
+        return "Set KIND to an instance of Kind"
+    above = f" above {' or '.join(named[:3])}" if named else ""
+    return f'Write @method(paper="...", title="...", checked="..."){above}, after `from pipelines.contract.catalogue import method`'

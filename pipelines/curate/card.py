@@ -136,7 +136,8 @@ class Counts:
             read, left = self.sources[source], self.sources[source] - lost.total()
             if read >= ENOUGH and left < FEW * read:
                 losses = ", ".join(f"{rows:,} {step.replace('_', ' ')}" for step, rows in lost.most_common(3))
-                told.append(f"{left:,} of the {read:,} rows of {source} are left ({losses})")
+                why = f"; the commonest reasons: {self.commonest_reasons()}" if lost["quarantine"] else ""
+                told.append(f"{left:,} of the {read:,} rows of {source} are left ({losses}){why}")
         return told
 
     def largest_loss(self) -> str:

@@ -98,8 +98,16 @@ def _self_check(verifier: str, answer: str, info: dict[str, Any]) -> RowError | 
     except DataError as error:
         return RowError("verifier", "the verifier refuses the row", str(error)[:200])
     if not verdict.correct if example is not None else verdict.score is None:
-        return RowError("answer", f"does not verify itself with {verifier}", f"{answer[:80]!r} is {verdict.status}")
+        return RowError(
+            "answer", f"does not verify itself with {verifier}", f"{answer[:80]!r} is {verdict.status}{_why(verdict)}"
+        )
     return None
+
+
+def _why(verdict: verifiers.Verdict) -> str:
+    """What a verifier failed with."""
+    raised = [name.partition("/")[2] for name in verdict.components if name.startswith("error/")]
+    return f" ({', '.join(raised)})" if raised else ""
 
 
 def _complete_info(info: dict[str, Any], row: Cells, source: Source, verifier: str | None) -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pipelines.base.errors import ModelError
+from pipelines.base.project import page
 from pipelines.contract.model_settings import STATES
 from pipelines.engine.masks import KEYS, keeps_state, layer_kinds
 
@@ -63,7 +64,7 @@ def check_cache(model: Any) -> None:
             "model",
             f"{type(model).__name__} remembers what it has read in a cache of its own ({', '.join(sorted(others)) or 'in every layer'}), "
             "which the sampler does not know",
-            "Use a family of docs/models.md, or let a server decode (`sampler`).",
+            f"Use a family of {page('models')}, or let a server decode (`sampler`).",
         )
 
 

@@ -22,7 +22,7 @@ from pipelines.base import plugins
 from pipelines.base.errors import Problem, RecipeError, UserError, did_you_mean
 from pipelines.base.files import read_object
 from pipelines.base.plugins import Origin
-from pipelines.base.project import ROOT
+from pipelines.base.project import ROOT, page
 from pipelines.base.user_modules import users_line
 from pipelines.contract.fields import Settings
 from pipelines.contract.provenance import Provenance
@@ -407,7 +407,7 @@ def kind_of(name: str, origin: Origin) -> Kind:
 def _fault(kind: Any, name: str | None) -> tuple[str, str]:
     """What is wrong with a kind of a plug-in, and what to do; empty where nothing is."""
     if not isinstance(kind, Kind):
-        return "is no kind of stage", "An instance of a class that inherits from Kind is wanted (docs/plugins.md)."
+        return "is no kind of stage", f"An instance of a class that inherits from Kind is wanted ({page('plugins')})."
     settings, own, text = getattr(kind, "settings", None), getattr(kind, "name", None), KIND_NAME.pattern
     if name is not None and own != name:
         return f"is called {own!r} by its class", f'Set name = "{name}" there, or rename it in PARTS.'
@@ -423,7 +423,7 @@ def _fault(kind: Any, name: str | None) -> tuple[str, str]:
     if taken:
         return f"has a port {taken[0]}, and a stage has a field of that name", "Call the port otherwise."
     if kind.module == OF_PLUGINS and type(kind).work is Kind.work:
-        return "has no work", "Define work(self, job, folder) in its class (docs/plugins.md)."
+        return "has no work", f"Define work(self, job, folder) in its class ({page('plugins')})."
     return "", ""
 
 

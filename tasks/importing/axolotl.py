@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipelines.base.errors import UserError
+from pipelines.base.project import page
 from tasks.importing import trl
 from tasks.importing.draft import Draft
 from tasks.importing.table import Config, Field, renamed, tables
@@ -167,7 +168,7 @@ def data(draft: Draft, method: str) -> None:
             draft.leave(
                 "datasets",
                 f"of {each['path']}: nothing reads {', '.join(unread)}",
-                "Use conversations with role and content; marks of messages are `train` (docs/sft.md).",
+                f"Use conversations with role and content; marks of messages are `train` ({page('sft')}).",
             )
         if isinstance(kind, dict) or (
             isinstance(kind, str) and kind.split(".")[0] not in (*CHATS, "completion", "pretrain", "chatml", "llama3")
@@ -175,7 +176,7 @@ def data(draft: Draft, method: str) -> None:
             draft.leave(
                 "datasets",
                 f"of {each['path']}: rows are recognised by their columns, not by a type",
-                "See docs/data.md, and `columns` of a source.",
+                f"See {page('data')}, and `columns` of a source.",
             )
     if method == "dpo":
         draft.put("curate.kind", "curate")

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from pipelines.base.errors import UserError
+from pipelines.base.project import page
 from tasks.importing.draft import Draft
 
 AGGREGATIONS = {
@@ -263,7 +264,7 @@ def correction(draft: Draft) -> None:
     mode, high, low = (config.take(key) for key in keys[1:])
     level, _, outside = str(mode).partition("_")
     if level not in ("token", "sequence") or outside not in ("truncate", "mask"):
-        draft.leave(keys[1], "not one of our corrections", "Take a row of docs/mismatch.md.")
+        draft.leave(keys[1], "not one of our corrections", f"Take a row of {page('mismatch')}.")
         return
     if level == "token" and not of_tokens(draft):
         draft.leave(keys[1], "the objective's ratio belongs to the whole sequence here", "Take the mode of sequences.")

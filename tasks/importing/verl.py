@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from pipelines.base.errors import UserError
+from pipelines.base.project import page
 from tasks.importing import trl
 from tasks.importing.draft import Draft
 from tasks.importing.table import Config, Field, refused, tables
@@ -343,7 +344,7 @@ def correction(draft: Draft) -> None:
         else:
             parts.append({"kind": "truncated_is", "level": level, "cap": float(config.take("rollout_is_threshold"))})
     elif level:
-        draft.leave("rollout_is", "neither token nor sequence", "Take a row of docs/mismatch.md.")
+        draft.leave("rollout_is", "neither token nor sequence", f"Take a row of {page('mismatch')}.")
     if parts:
         draft.put(".old_logp", "trainer", *(key for key in ("rollout_is", "rollout_rs") if config.take(key)))
         draft.put(".credit", parts, "rollout_is", "rollout_is_threshold", "rollout_rs", "rollout_rs_threshold")
@@ -375,7 +376,7 @@ def _rejections(draft: Draft, wanted: str | None) -> list[dict[str, Any]]:
                 part |= {"measure": {"k2": "k2", "k3": "k3"}[measure], "high": float(bound)}
             parts.append(part)
     except (KeyError, ValueError, ZeroDivisionError):
-        draft.leave("rollout_rs", "its options and thresholds cannot be read", "Take a row of docs/mismatch.md.")
+        draft.leave("rollout_rs", "its options and thresholds cannot be read", f"Take a row of {page('mismatch')}.")
         return []
     return parts
 

@@ -12,6 +12,7 @@ from pipelines.base.errors import DataError, Problem, UserError
 from pipelines.curate.formats import ENDINGS
 from pipelines.data.files import data_files
 from pipelines.data.records import Part
+from pipelines.data.records import Problem as Record
 from pipelines.recipe.settings import Source
 from pipelines.recipe.stage_checks import data_sources, feeding
 from pipelines.recipe.stage_kind import Node
@@ -133,6 +134,7 @@ def _first_record(source: Source) -> dict[str, Any]:
                 raise row.error or RowError("row", "could not be read")
             if not told:
                 record = to_problem(row.columns, source, self_check=False, answered=answered)
+                _try_verifier(record)
                 told = {"info": sorted(record.info), "parts": sorted(record.parts), "columns": sorted(row.columns)}
             if not source.columns:
                 break
@@ -144,6 +146,32 @@ def _first_record(source: Source) -> dict[str, Any]:
         of = "its only row becomes no record" if tried == 1 else f"none of its first {tried} rows becomes a record"
         return {"problem": f"{of}: {why}"}
     return told
+
+
+def _try_verifier(record: Record) -> None:
+    """A verifier of the user's judges the gold answer of a record.
+
+    Raises:
+        DataError: it raises, or returns no verdict; says the line of its code.
+    """
+    from pipelines import verifiers
+    from pipelines.base.user_modules import raised_at
+    from pipelines.verifiers.in_process import not_a_verdict
+
+    name, field = record.verifier, "curate.sources.verifier"
+    if name in verifiers.VERIFIERS or not record.answer:
+        return
+    check = verifiers.load(name).verify
+    try:
+        verdict = check(verifiers.gold(name, record.answer, record.info) or "", record.answer, record.info)
+    except UserError:  # a row that it refuses, which is quarantined
+        return
+    except Exception as error:
+        where = f"{type(error).__name__}: {error} ({raised_at(error, check)})"
+        raise DataError(field, f"{name} raised {where} for the answer of the first record", "Mend it there.") from error
+    if not isinstance(verdict, verifiers.Verdict):
+        (told,) = not_a_verdict(name, check, verdict).problems
+        raise DataError(field, told.problem, told.fix)
 
 
 def problems(nodes: list[Node], known: Mapping[str, Mapping[str, Any]]) -> Iterator[Problem]:

@@ -107,7 +107,10 @@ def test_parts_in_lists_and_terms_and_evaluations_are_found():
         ("rlvr.advantage=./gone.py", r"rlvr\.advantage: there is no file \./gone\.py"),
         ("rlvr.advantage=gone_module:scaled", r"rlvr\.advantage: there is no module 'gone_module'"),
         ("rlvr.advantage=./broken.py", r"rlvr\.advantage: \./broken\.py fails .* ZeroDivisionError: .*/broken\.py:2\)"),
-        ("rlvr.advantage=./my_verifier.py", r"rlvr\.advantage: \./my_verifier\.py has 0 methods\. Decorate it"),
+        (
+            "rlvr.advantage=./my_verifier.py",
+            r"rlvr\.advantage: \./my_verifier\.py has 0 methods\. Write @method\(.*\) above verify, after `from .*` \(",
+        ),
         ("rlvr.advantage=./two.py", r"rlvr\.advantage: \./two\.py has 2 methods: scaled, other\. Say which one"),
         ("rlvr.shaping=[./my_method.py:nothing]", r"rlvr\.shaping\.0: \./my_method\.py has no nothing"),
         ("curate.sources.0.verifier=./my_method.py", r"curate\.sources\.0\.verifier: \./my_method\.py has no verify"),

@@ -101,3 +101,25 @@ def test_a_source_that_cannot_be_read_is_another_question_s_matter(folder):
     question = asked(folder, "trl")[0]
     question["sources"] = [question["sources"][0] | {"path": "gone.jsonl"}]
     assert probe_functions.answer(question) == {}
+
+
+@pytest.mark.parametrize(
+    ("returned", "told"),
+    [
+        ("float(right)", r"./mine\.py returned a float \(.*/mine\.py:2\), and a verifier returns a Verdict\. Return V"),
+        (
+            "Verdict(float(right))",
+            r"./mine\.py raised TypeError: .*'status' \(.*/mine\.py:4\) for the answer of the first ",
+        ),
+        ("correct_or_incorrect(right)", ""),
+    ],
+)
+def test_a_verifier_of_ones_own_judges_the_first_answer(folder, returned, told):
+    (folder / "mine.py").write_text(
+        "from pipelines.verifiers import Verdict, correct_or_incorrect\ndef verify(completion, answer, info):\n"
+        f"    right = completion == answer\n    return {returned}\n"
+    )
+    read = recipe(folder, "curate.sources.0.verifier=./mine.py", "curate.sources.0.columns={answer: ground_truth}")
+    found = {p.field: str(p) for p in preflight.examine(read, ["curate"])}
+    assert found.keys() == ({"curate.sources.0.verifier"} if told else set())
+    assert not told or re.search(told, found["curate.sources.0.verifier"])
