@@ -14,6 +14,7 @@ from pipelines.base.files import MANIFEST
 from pipelines.recipe.stage_kind import SCORES
 from tasks import process
 from tasks.environment import runs_folder
+from tasks.store import index
 from tasks.store.artifacts import NAME, Artifact
 from tasks.store.known import Known, makes
 from tasks.tracking import outbox
@@ -66,7 +67,9 @@ def plan(days: float, registered: Collection[str], now: float | None = None) -> 
         UserError: a pipeline run is under way, whose stages read artifacts that this would take.
     """
     known, limit = Known(), (time.time() if now is None else now) - days * DAY_S
-    running = next((r for r in known.runs if r["status"] == "RUNNING" and r["started"] > limit), None)
+    running = next(
+        (r for r in known.runs if r["status"] == "RUNNING" and (r["started"] > limit or index.works(r))), None
+    )
     if running is not None:
         raise UserError(f"the run {running['name']} ({running['run_id'][:8]}) is under way. Clean when it has ended.")
     used, needed, cleaning = _last_used(known), _needed(known, set(registered)), Cleaning()

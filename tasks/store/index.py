@@ -15,6 +15,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from pipelines.base import owner
 from pipelines.base.files import named, read_manifest, read_object
 from pipelines.base.secrets import redact
 from tasks.environment import folder as project_folder
@@ -22,7 +23,7 @@ from tasks.environment import home, runs_folder
 
 SHAPE: dict[str, type | tuple[type, ...]] = {
     "run_id": str, "name": str, "experiment": str, "status": str, "started": (int, float), "seconds": (int, float),
-    "metrics": dict, "tags": dict, "summary": dict, "pid": int, "host": str, "experiment_id": str,
+    "metrics": dict, "tags": dict, "summary": dict, "pid": int, "born": str, "host": str, "experiment_id": str,
 }  # fmt: skip
 
 
@@ -58,7 +59,8 @@ def add(run_id: str, **about: Any) -> None:
 def start(run_id: str, name: str, experiment: str, tags: dict[str, str], experiment_id: str | None = None) -> None:
     """Note that a pipeline run has started in this process."""
     about = {"name": name, "experiment": experiment, "status": "RUNNING", "tags": tags, "experiment_id": experiment_id}
-    add(run_id, **about, started=time.time(), pid=os.getpid(), host=socket.gethostname())
+    process = {"pid": os.getpid(), "born": owner.started(os.getpid()), "host": socket.gethostname()}
+    add(run_id, **about, **process, started=time.time())
 
 
 def end(run_id: str, status: str, summary: dict[str, Any], metrics: dict[str, float]) -> None:
@@ -78,6 +80,12 @@ def runs(experiment: str | None = None) -> list[dict[str, Any]]:
     started = [r for r in known.values() if isinstance(r.get("started"), int | float)]
     chosen = [_complete(r) for r in started if experiment in (None, r.get("experiment"))]
     return sorted(chosen, key=lambda r: -r["started"])
+
+
+def works(run: dict[str, Any]) -> bool:
+    """Whether the process that a run was started in works still, which is known of those of this machine alone."""
+    here = run["status"] == "RUNNING" and run.get("host") == socket.gethostname()
+    return here and run.get("born") is not None and owner.started(run["pid"]) == run["born"]
 
 
 def begin() -> None:

@@ -101,8 +101,13 @@ def test_interrupted_stages_go_with_their_commits(home):
 def test_a_run_under_way_is_not_disturbed(home):
     stage("curate", "a", 90)
     index.start("r" * 32, "nightly", "toy", {})
-    with pytest.raises(UserError, match=r"nightly .* is under way"):
+    for now in (None, NOW):  # however long it has been working
+        with pytest.raises(UserError, match=r"nightly .* is under way"):
+            cleaning.plan(30, (), now)
+    index.add("r" * 32, born="another process of that number")
+    with pytest.raises(UserError, match="is under way"):
         cleaning.plan(30, ())
+    assert len(cleaning.plan(30, (), NOW).artifacts) == 1, "what has said so for years has ended"
 
 
 def test_a_killed_command_leaves_nothing_half(home):
