@@ -102,17 +102,22 @@ class _Reminder:
     """Says for whom a stage waits: at once, when that changes, and every `REMIND_S`."""
 
     def __init__(self, kind: str) -> None:
-        self.kind, self.told, self.when = kind, "", 0.0
+        self.kind, self.told, self.when, self.unnamed = kind, "", 0.0, 0
 
     def say(self) -> None:
         who = holders()
+        self.unnamed = 0 if who else self.unnamed + 1
+        if self.unnamed == 1:  # who takes the place has its tag a moment later, and who leaves it loses the tag first
+            who = self.told or "another run"
+        if self.unnamed > 1:
+            who = f"a run that ended without giving it back; it is free again after {LEASE_S:.0f} s at most"
         if who != self.told or time.monotonic() - self.when > REMIND_S:
             self.told, self.when = who, time.monotonic()
             log.warning("%s: waits for a place on the GPU, held by %s", self.kind, who)
 
 
 def holders() -> str:
-    """The flow runs that hold the places, by name and id."""
+    """The flow runs that hold the places, by name and id; empty where Prefect lists none."""
     wanted = FlowRunFilter.model_validate(
         {"tags": {"all_": [HOLDS]}, "state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}}
     )
@@ -121,7 +126,7 @@ def holders() -> str:
             runs = client.read_flow_runs(flow_run_filter=wanted)
     except httpx.HTTPError as error:
         return f"a run that Prefect does not name ({error})"
-    return ", ".join(f"{run.name} (flow run {run.id})" for run in runs) or "a run that ended without giving it back"
+    return ", ".join(f"{run.name} (flow run {run.id})" for run in runs)
 
 
 @contextlib.contextmanager

@@ -110,6 +110,25 @@ def test_a_stage_that_waits_says_for_whom_and_again_when_that_changes(limit, mon
     assert all(options["max_retries"] == 0 for _, options in limit.asked), "or nobody would be told"
 
 
+@pytest.mark.parametrize(
+    ("seen", "said"),
+    [
+        (["a", "", "b"], ["a", "b"]),
+        (["", "a"], ["another run", "a"]),
+        (["a", "", ""], ["a", "a run that ended without giving it back; it is free again after 300 s at most"]),
+    ],
+)
+def test_a_place_that_changes_hands_is_nobody_s_for_one_look(limit, monkeypatch, caplog, seen, said):
+    """Who takes it has its tag a moment later; only what has none at two looks in a row has ended."""
+    who = iter(seen)
+    monkeypatch.setattr(gpu, "holders", lambda: next(who))
+    limit.answers = [taken() for _ in seen]
+    with gpu.slot("sft"):
+        assert limit.held == 1
+    told = [r.getMessage() for r in caplog.records if "held by" in r.getMessage()]
+    assert told == [f"sft: waits for a place on the GPU, held by {name}" for name in said]
+
+
 def test_a_flow_run_is_tagged_while_any_of_its_stages_has_the_place(monkeypatch):
     run = SimpleNamespace(id=uuid4(), tags=["whetstone"])
     told = []
