@@ -6,6 +6,8 @@ import contextvars
 import logging
 import re
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ from prefect.artifacts import (
 from prefect.context import FlowRunContext
 from prefect.logging.handlers import APILogHandler
 
+from flows import table
 from flows.table import differences, gate_lines, markdown, outcomes
 from pipelines.base import names
 from pipelines.base.secrets import redact
@@ -88,8 +91,21 @@ def ended(result: StageResult) -> None:
     if FlowRunContext.get() is None:
         return
     stage, about = result.stage, result.summary()
-    took = f" in {about['seconds']:.0f} s" if about["status"] == "ran" else ""
-    say(f"{stage}: {about['status']}{took}" + "".join(f"; {line}" for line in outcomes(about)))
+    say(
+        f"{stage}: {about['status']}{' in ' if about['status'] == 'ran' else ''}{took(about)}"
+        + "".join(f"; {line}" for line in outcomes(about))
+    )
+
+
+def took(about: dict[str, Any]) -> str:
+    """The time of a stage that ran, by its entry in the summary; empty for one that was reused.
+
+    >>> took({"status": "ran", "seconds": 221.3, "waited": 201})
+    '221 s (201 s without a machine)'
+    """
+    if about["status"] != "ran":
+        return ""
+    return f"{about['seconds']:.0f} s" + (f" ({about['waited']} s without a machine)" if about.get("waited") else "")
 
 
 def told(body: dict[str, Any], address: str | None) -> None:
@@ -101,7 +117,7 @@ def told(body: dict[str, Any], address: str | None) -> None:
     """
     if FlowRunContext.get() is None:
         return
-    for line in [*differences(body), *gate_lines(body)]:
+    for line in [*table.scores(body), *differences(body), *gate_lines(body)]:
         say(line)
     if address:
         say(f"in MLflow: {address}")
@@ -109,6 +125,20 @@ def told(body: dict[str, Any], address: str | None) -> None:
         create_markdown_artifact(story(body, address), key="run", description=headline(body))
     except httpx.HTTPError as error:
         log.warning("Prefect did not take the summary of the run: %s", error)
+
+
+@contextmanager
+def refused(recipe: str) -> Iterator[None]:
+    """Put what keeps a run from beginning on its page: without this a reader has Prefect's traceback alone.
+
+    Args:
+        recipe: its path, or a name.
+    """
+    try:
+        yield
+    except Exception as error:
+        told({"recipe": Path(recipe).stem, "stages": {}, "evaluation": {}, "failed": {"error": str(error)}}, None)
+        raise
 
 
 def headline(body: dict[str, Any]) -> str:
@@ -136,7 +166,7 @@ def story(body: dict[str, Any], address: str | None) -> str:
     for name, about in body["stages"].items():
         ran = about["status"] == "ran"
         page = links.run(body["experiment_id"], about["run_id"]) if address and ran and about.get("run_id") else None
-        cells = [name, about["status"], about["why"].replace("|", "/"), f"{about['seconds']:.0f} s" if ran else "–"]
+        cells = [name, about["status"], about["why"].replace("|", "/"), took(about) or "–"]
         lines.append("| " + " | ".join([*cells, f"[MLflow]({page})" if page else ""]) + " |")
     return "\n".join([*lines, "", markdown(body)] if body["evaluation"] else lines)
 

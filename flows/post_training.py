@@ -53,13 +53,14 @@ def post_training(
         summary: write the returned summary to this JSON file.
     """
     worker.enter()
-    preflight.summary_file(summary)
-    environment.check_reachable()
-    selection = Selection(from_stage, until, tuple(only or ()))
     handed = handed_on.get()
-    prepared = handed or Prepared.of(recipe, overrides, selection, fresh=fresh)
+    with page.refused(recipe):
+        preflight.summary_file(summary)
+        environment.check_reachable()
+        selection = Selection(from_stage, until, tuple(only or ()))
+        prepared = handed or Prepared.of(recipe, overrides, selection, fresh=fresh)
+        pipeline = _begin(prepared, recipe, overrides)
     read, chosen = prepared.recipe, prepared.chosen
-    pipeline = _begin(prepared, recipe, overrides)
     done, address = dict(pipeline.before), links.served_run(pipeline.experiment_id, pipeline.parent)
     try:
         leases.close_abandoned()

@@ -5,11 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from evaluation.samples import TRUNCATED
+from tasks.tracking import record
 from tasks.tracking.alarms import sentence
 
 NAMES = {"base": "base", "sft": "SFT", "rlvr": "RLVR"}
 LENGTHS = ("mean_length", "mean_tokens")
 """Metrics that are tokens and no shares."""
+WORDS = dict.fromkeys(LENGTHS, "tokens an answer") | {TRUNCATED: "answers cut"}
+"""What people read in place of a metric's name."""
 
 
 def columns(body: dict[str, Any]) -> list[tuple[str, str]]:
@@ -51,12 +54,33 @@ def rows(body: dict[str, Any]) -> tuple[list[str], list[list[str]]]:
     """Header and lines, one line a checkpoint."""
     pairs = columns(body)
     several = len({t for t, _ in pairs}) > 1
-    header = ["checkpoint", *[f"{t} {m}" if several else m for t, m in pairs], "stage time"]
+    named = [(t, WORDS.get(m, m)) for t, m in pairs]
+    header = ["checkpoint", *[f"{t} {m}" if several else m for t, m in named], "stage time"]
     lines = [
         [NAMES.get(c, c), *[cell(tasks.get(t, {}).get(m), m) for t, m in pairs], seconds(body, c)]
         for c, tasks in body["evaluation"].items()
     ]
     return header, lines
+
+
+def scores(body: dict[str, Any]) -> list[str]:
+    """One line for each benchmark: what a reader looks at first, of every checkpoint.
+
+    >>> cells = {"pass@1": {"value": 0.5, "low": 0.4, "high": 0.6, "n": 10}}
+    >>> scores({"evaluation": {"base": {"sums": cells}, "sft": {"sums": cells}}})
+    ['sums pass@1: base 50.0 % [40.0, 60.0], SFT 50.0 % [40.0, 60.0]']
+    """
+    evaluation = body["evaluation"]
+    pairs = dict.fromkeys(pair for tasks in evaluation.values() for pair in record.headline(tasks))
+    return [
+        f"{task} {metric}: "
+        + ", ".join(
+            f"{NAMES.get(name, name)} {cell(tasks[task][metric], metric)}"
+            for name, tasks in evaluation.items()
+            if metric in tasks.get(task, {})
+        )
+        for task, metric in pairs
+    ]
 
 
 def differences(body: dict[str, Any]) -> list[str]:
@@ -88,8 +112,7 @@ def gate_lines(body: dict[str, Any]) -> list[str]:
     gate = body.get("gate")
     if not gate:
         return []
-    number = f" (look {gate['look']})" if "look" in gate else ""
-    return [f"gate: {gate['verdict']} against {gate['against']}{number}", *gate["why"]]
+    return [f"gate: {record.verdict(gate)}", *gate["why"]]
 
 
 def markdown(body: dict[str, Any]) -> str:

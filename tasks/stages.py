@@ -55,11 +55,14 @@ class StageResult:
     why: str
     seconds: float
     models: dict[str, str | None] = field(default_factory=dict)
+    waited: float = 0.0
+    """Seconds of these in which it had no machine: others held the GPU, or its job was in a queue."""
 
     def summary(self) -> dict[str, Any]:
         """The stage's entry in the summary file."""
         outcome = achieved.of_artifact(self.artifact.stage, self.artifact.path)
-        optional = {"alarms": self.artifact.alarms, "achieved": outcome, "makes": self.artifact.makes}
+        waited = round(self.waited) or None
+        optional = {"alarms": self.artifact.alarms, "achieved": outcome, "makes": self.artifact.makes, "waited": waited}
         return {name: value for name, value in optional.items() if value} | {
             "status": self.status,
             "kind": self.artifact.stage,
@@ -229,7 +232,8 @@ def _run(
         shutil.rmtree(work, ignore_errors=True)
     tracker = tracking.StageTracker(stage, work, experiment_name(recipe), parent, about)
     mirrored = mirrors.begin(node, key, work, parent, about)
-    began, before = time.monotonic(), _seconds_so_far(work)
+    asked = began = time.monotonic()
+    before = _seconds_so_far(work)
     tick = _ticker(node, work, (tracker, mirrored), show, lambda: _begin_next(recipe, later, done, fresh))
     (work / outbox.UPLOAD).unlink(missing_ok=True)
     try:
@@ -260,7 +264,8 @@ def _run(
     artifact = artifacts.put(work / "out", runs_folder(), kind, key, body | {"pipeline_run": parent})
     mirrored.finish("FINISHED", artifact.path)
     outbox.flush(outbox.add(work), patience)
-    return StageResult(stage, "ran", artifact, why, seconds, outbox.uploaded(artifact.path).models)
+    waited = began - asked + (launcher.waited_s if launcher else 0.0)
+    return StageResult(stage, "ran", artifact, why, seconds, outbox.uploaded(artifact.path).models, waited)
 
 
 def _launcher(node: Node, work: Path, fresh: bool) -> Launcher | None:

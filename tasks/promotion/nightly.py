@@ -63,8 +63,8 @@ def look(recipe: Recipe, evaluations: Mapping[str, Artifact], run_id: str | None
         run_id: of the pipeline's run in MLflow, which gets the evidence; None: it stays in the project folder.
 
     Returns:
-        verdict ("worse", "not worse", "undecided" or "no champion"), failed (whether the run is to be marked), against, why
-        (sentences), and of a look its number, level and tests; None where no trained model was evaluated.
+        verdict ("worse", "not worse", "undecided" or "no champion"), failed (whether the run is to be marked), against (None:
+        nobody), why (sentences), and of a look its number, level and tests; None where no trained model was evaluated.
     """
     assert recipe.gate is not None
     candidates = _candidates(recipe, evaluations)
@@ -101,7 +101,7 @@ def _look(
         opponent = _opponent(recipe, registry)
         if opponent is None:
             why = f"{name} has no champion yet, so there is nothing to be worse than; `whetstone promote RUN` makes the first"
-            return {"verdict": NO_CHAMPION, "against": CHAMPION, "why": [why]}
+            return {"verdict": NO_CHAMPION, "against": None, "why": [why]}
         if opponent.champion and opponent.champion[1].get("whetstone.artifact") in {
             c.artifact for c in candidates.values()
         }:

@@ -54,7 +54,7 @@ def note(
     for stage, about in summary["stages"].items():
         lines += [f"- **alarm** in {stage}, {sentence(alarm)}" for alarm in about.get("alarms", [])[:10]]
     gate = summary.get("gate")
-    lines += [f"- **gate**: {gate['verdict']} against {gate['against']}: {'; '.join(gate['why'])}"] if gate else []
+    lines += [f"- **gate**: {record.verdict(gate)}: {'; '.join(gate['why'])}"] if gate else []
     links = [
         f"[{stage}]({run_link(about['run_id'])}) {about['status']}"
         if about.get("run_id")

@@ -163,6 +163,19 @@ def headline(tasks: dict[str, Any]) -> list[tuple[str, str]]:
     ]
 
 
+def verdict(gate: dict[str, Any]) -> str:
+    """What the gate of a run has said, in a few words.
+
+    >>> verdict({"verdict": "worse", "against": "champion version 3 of toy", "look": 7})
+    'worse against champion version 3 of toy (look 7)'
+    >>> verdict({"verdict": "no champion", "against": None})
+    'no champion yet'
+    """
+    if gate["against"] is None:
+        return f"{gate['verdict']} yet"
+    return f"{gate['verdict']} against {gate['against']}" + (f" (look {gate['look']})" if "look" in gate else "")
+
+
 def last_of(summary: dict[str, Any], what: str) -> dict[str, Any] | None:
     """What a run's summary tells of its last stage that makes something; None where it has none."""
     stages = summary["stages"].items()

@@ -114,6 +114,36 @@ def test_the_story_of_a_failure_begins_with_it():
     assert "the last line" in text
 
 
+def test_the_log_says_scores_gains_and_the_gate(monkeypatch):
+    cells = {
+        "sums": {
+            "pass@1": {"value": 0.25, "low": 0.2, "high": 0.3, "n": 40},
+            "mean_length": {"value": 7.0, "low": 6.0, "high": 8.0},
+        }
+    }
+    gate = {"verdict": "no champion", "against": None, "why": ["toy has no champion yet"]}
+    lines = []
+    monkeypatch.setattr(page, "say", lines.append)
+    monkeypatch.setattr(page.FlowRunContext, "get", lambda: object())
+    monkeypatch.setattr(page, "create_markdown_artifact", lambda *arguments, **named: None)
+    page.told(BODY | {"evaluation": {"base": cells, "rlvr": cells}, "gate": gate}, "http://h/x")
+    assert lines == [
+        "sums pass@1: base 25.0 % [20.0, 30.0], RLVR 25.0 % [20.0, 30.0]", "gate: no champion yet", "toy has no champion yet",
+        "in MLflow: http://h/x",
+    ]  # fmt: skip
+
+
+def test_what_is_refused_before_the_first_stage_is_on_the_page(monkeypatch):
+    told = []
+    monkeypatch.setattr(page.FlowRunContext, "get", lambda: object())
+    monkeypatch.setattr(page, "create_markdown_artifact", lambda text, **about: told.append((text, about)))
+    with pytest.raises(ValueError, match=r"nowhere\.jsonl"), page.refused("recipes/nightly.yaml"):
+        raise ValueError("curate.sources.0: no file nowhere.jsonl")
+    ((text, about),) = told
+    assert text.startswith("**nightly: the run failed**\n\ncurate.sources.0: no file nowhere.jsonl")
+    assert about == {"key": "run", "description": "nightly: the run failed"}
+
+
 def test_outside_a_flow_nothing_is_sent():
     page.planned([None])
     page.ended(None)

@@ -31,7 +31,7 @@ BODY = {
 
 def test_rows_are_checkpoints_and_columns_the_ends_of_pass_at_k():
     header, lines = table.rows(BODY)
-    assert header == ["checkpoint", "pass@1", "pass@16", "mean_length", "stage time"]
+    assert header == ["checkpoint", "pass@1", "pass@16", "tokens an answer", "stage time"]
     assert [line[0] for line in lines] == ["base", "SFT", "RLVR"]
     assert [line[1] for line in lines] == ["10.0 % [0.0, 30.0]", "30.0 % [20.0, 50.0]", "50.0 % [40.0, 70.0]"]
     assert [line[3] for line in lines] == ["9.0 [8.9, 9.2]"] * 3
@@ -54,7 +54,7 @@ def test_cut_answers_stand_beside_every_score():
     }
     body = {**BODY, "evaluation": {"sft": tasks}, "differences": {}}
     header, lines = table.rows(body)
-    assert header[1:-1] == ["t pass@1", "t truncated_share", "u acc", "u truncated_share"]
+    assert header[1:-1] == ["t pass@1", "t answers cut", "u acc", "u answers cut"]
     assert lines[0][2] == "25.0 % [15.0, 45.0]" and lines[0][4] == "90.0 % [80.0, 110.0]"
     assert "25.0 % [15.0, 45.0]" in table.markdown(body), "as Prefect shows it"
     assert "25.0 % cut" in note(body, str, {}) and "90.0 % cut" in note(body, str, {}), "as MLflow describes the run"
