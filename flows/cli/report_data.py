@@ -74,8 +74,9 @@ def run_of(prefix: str) -> dict[str, Any]:
         if remote is None:
             raise
         body = remote
-    stages = (body.get("summary") or {}).get("stages") or {}
-    if not stages:
+    summary = body.get("summary") or {}
+    stages = summary.get("stages") or {}
+    if not stages and not summary.get("failed"):
         raise UserError(
             f"run {body['run_id']} has no stages in this store; `whetstone show {prefix}` says what it has."
         )

@@ -13,7 +13,7 @@ from evaluation.pages.lineage import drawing
 from evaluation.pages.page import render
 from flows import table
 from flows.cli.report_data import Flips, side
-from tasks.tracking import benchmarks, links
+from tasks.tracking import benchmarks, links, record
 
 HEAD = 160
 """Characters of a question that stand in its line."""
@@ -44,6 +44,7 @@ def page(
     mismatch = max((abs(value) for row in shown for value in mismatches(row)), default=0.0)
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["started"]))
     parts = {
+        "failed": summary.get("failed"),
         "alarms": [f"{name}: {line}" for name, entry in stages.items() for line in table.alarms(entry)],
         "scores": table.rows(summary) if summary.get("evaluation") else None,
         "drawn": _graph(stages),
@@ -57,7 +58,8 @@ def page(
     return render(
         "report.html", **parts, title=f"{run['name']} {run['run_id'][:8]}", sections=[(a, n) for p, a, n in SECTIONS if parts[p]],
         about=f"{summary.get('recipe', '')} {run['run_id']}, started {started}, {run['status']}, {summary.get('seconds') or 0:.0f} s",
-        differences=table.differences(summary) if parts["scores"] else [],
+        origin=_origin(run.get("tags") or {}),
+        differences=[*(table.differences(summary) if parts["scores"] else []), *table.gate_lines(summary)],
         achieved=[f"{name}: {entry['achieved']}" for name, entry in stages.items() if entry.get("achieved")],
         stages=[*dict.fromkeys([*(task.task for task in pairs), *([stage] if shown else [])])], largest=largest, largest_mismatch=mismatch,
         scaled={"advantage": _scale(largest, ADVANTAGE), "mismatch": _scale(mismatch, MISMATCH)},
@@ -65,10 +67,21 @@ def page(
     )  # fmt: skip
 
 
+def _origin(tags: dict[str, str]) -> dict[str, str]:
+    """What was set in the run, what has started it, and the address of its page in Prefect."""
+    names = {
+        "set": "whetstone.set",
+        "trigger": record.TRIGGER,
+        "deployment": record.DEPLOYMENT,
+        "page": record.FLOW_RUN_URL,
+    }
+    return {name: tags.get(tag, "") for name, tag in names.items()}
+
+
 SECTIONS = (
-    ("alarms", "alarms", "Alarms"), ("scores", "scores", "Scores"), ("drawn", "stages", "Stages"), ("learned", "curves", "Learning curves"),
-    ("rewards", "rewards", "Rewards"), ("tasks", "answers", "Answers"), ("followed", "followed", "Same problem"),
-    ("sampled", "rollouts", "Rollouts"),
+    ("failed", "failed", "What failed"), ("alarms", "alarms", "Alarms"), ("scores", "scores", "Scores"), ("drawn", "stages", "Stages"),
+    ("learned", "curves", "Learning curves"), ("rewards", "rewards", "Rewards"), ("tasks", "answers", "Answers"),
+    ("followed", "followed", "Same problem"), ("sampled", "rollouts", "Rollouts"),
 )  # fmt: skip
 """What a part of the page is called in the code, in addresses, and in the contents."""
 

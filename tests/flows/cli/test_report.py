@@ -87,6 +87,27 @@ def test_the_page_is_whole_and_says_it_all(run, capsys):
     )
 
 
+def test_the_page_of_a_run_that_failed_opens_on_what_failed_and_says_what_started_it(home, tmp_path):
+    failed = {"error": "the stage ended with exit code 3.", "stage": "rlvr", "log": ["<b>", "the last line"]}
+    tags = {
+        "whetstone.trigger": "schedule", "whetstone.prefect.deployment": "post-training/nightly", "whetstone.set": "seed=3",
+        "whetstone.prefect.url": "http://h/runs/flow-run/1",
+    }  # fmt: skip
+    home.mkdir(parents=True)
+    index.start("f" * 32, "seed 3", "toy", tags)
+    gate = {"verdict": "worse", "against": "champion version 3 of toy", "look": 7, "why": ["sums: 4 points"]}
+    index.end("f" * 32, "FAILED", {"recipe": "toy", "seconds": 2.0, "stages": {}, "failed": failed, "gate": gate}, {})
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["report", "ffff", "--out", str(tmp_path / "f.html")])
+    text = (tmp_path / "f.html").read_text()
+    html_pages.check(text)
+    assert text.index("rlvr: the stage ended with exit code 3.") < text.index("&lt;b&gt;\nthe last line")
+    assert "Started by schedule of post-training/nightly, with seed=3" in text
+    assert '<a href="http://h/runs/flow-run/1">in Prefect</a>' in text
+    assert "<li>gate: worse against champion version 3 of toy (look 7)</li>" in text
+    assert "Dashed vertical lines are alarms" not in text, "it has no curves"
+
+
 def test_an_unknown_run_is_one_line(home, capsys):
     home.mkdir(parents=True)
     with pytest.raises(SystemExit) as left:
