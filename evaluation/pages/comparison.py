@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from evaluation.pages import charts, weights
+from evaluation.pages import curves as learning
 from evaluation.pages.page import render
 from evaluation.samples import TRUNCATED
 
@@ -124,8 +125,12 @@ def _setting_lines(body: dict[str, Any]) -> Iterator[str]:
         yield f"  {row['field']}: " + " | ".join("–" if v is None else v for v in row["values"])
 
 
-def html(body: dict[str, Any], title: str = "Comparison") -> str:
-    """The comparison as one self-contained page."""
+def html(body: dict[str, Any], title: str = "Comparison", links: Mapping[str, str] | None = None) -> str:
+    """The comparison as one self-contained page.
+
+    Args:
+        links: id of a run → the address of its page in MLflow.
+    """
     tasks = list(body["benchmarks"])
     sections = [
         ("verdict", "Verdict"),
@@ -144,7 +149,8 @@ def html(body: dict[str, Any], title: str = "Comparison") -> str:
         "comparison.html", title=title, sections=sections, body=body, arms=[arm["name"] for arm in body["arms"]], rows=rows, reach=reach,
         tasks=[(task, benchmark, _pass_at_k(task, body), score_table(benchmark)) for task, benchmark in body["benchmarks"].items()],
         curves=curves, weights=[weights.page_part(pair) for pair in body.get("weights", [])], picking=_picking(body), **_tables(body),
-        sentence=sentence, noticeable=noticeable, over_seeds=over_seeds, loss=loss, points=points,
+        sentence=sentence, noticeable=noticeable, over_seeds=over_seeds, loss=loss, points=points, links=links or {},
+        seeds=max(len(arm["runs"]) for arm in body["arms"]),
     )  # fmt: skip
 
 
@@ -241,7 +247,9 @@ def learning_curves(curves: dict[str, list[dict[str, Any]]]) -> list[charts.Char
     drawn = []
     for metric, bands in curves.items():
         series = [charts.Line("", b["steps"], b["mean"], b["low"], b["high"], i) for i, b in enumerate(bands)]
-        drawn.append(charts.Chart(metric, charts.lines(metric, series)))
+        stage, colon, name = metric.rpartition(": ")
+        title = f"{stage}{colon}{learning.METRICS.get(name, name)}"
+        drawn.append(charts.Chart(title, charts.lines(title, series, share=name in learning.SHARES)))
     return [chart for chart in drawn if chart.svg]
 
 

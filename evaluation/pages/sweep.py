@@ -64,6 +64,10 @@ def conclusion(body: dict[str, Any]) -> str:
         return f"{first['name']} is best with {score}, apart from all {len(others)} others at {level}."
     shown = ", ".join(rivals[:4]) + (f" and {len(rivals) - 4} more" if len(rivals) > 4 else "")
     tied = f"{shown} may be first as well" if rivals else "its rank is not certain"
+    equal = sum(row["mean"] == first["mean"] for row in others)
+    if equal:
+        companions = f"{equal} others" if equal > 1 else "one other"
+        return f"{first['name']} and {companions} have the same mean, {score}, and no variant stands out at {level}: {tied}."
     return f"{first['name']} has the highest mean, {score}, but no variant stands out at {level}: {tied}."
 
 

@@ -37,6 +37,7 @@ def command(arguments: argparse.Namespace) -> int:
     from pipelines.base.files import write_atomic
     from tasks.lineage import comparing
     from tasks.preflight import check as preflight
+    from tasks.tracking import links
 
     preflight.summary_file(arguments.html, "--html")
     with Status(quiet=arguments.json) as status:
@@ -46,7 +47,7 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.html:
         arms = [arm["name"] for arm in body["arms"]]
         title = " vs ".join(arms[:3]) + (f" and {len(arms) - 3} more" if len(arms) > 3 else "")
-        write_atomic(Path(arguments.html), pages.html(body, title), durable=False)
+        write_atomic(Path(arguments.html), pages.html(body, title, links.known()), durable=False)
     if arguments.json:
         print(json.dumps(body, indent=1))
         return 0

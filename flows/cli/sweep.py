@@ -113,11 +113,10 @@ def page(body: dict[str, Any]) -> str:
     from tasks.tracking import links
 
     known = {run["run_id"]: run for run in index.runs()}
-    addresses = {name: links.run(run["experiment_id"], name) for name, run in known.items() if run.get("experiment_id")}
     curves = leaderboard.curves(
         body["leaderboard"], {n: run["summary"] for n, run in known.items() if run.get("summary")}
     )
-    return pages.page(body, pages.cells(body["leaderboard"]), curves=curves, links=addresses, notes=notes(body)[1:])
+    return pages.page(body, pages.cells(body["leaderboard"]), curves=curves, links=links.known(), notes=notes(body)[1:])
 
 
 def check_runner(text: str) -> None:

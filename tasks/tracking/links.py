@@ -9,6 +9,7 @@ from urllib.parse import urlencode
 
 from pipelines.base.secrets import redact
 from tasks.environment import home, prefect_api, tracking_uri
+from tasks.store import index
 
 VIEW, SEEDS_VIEW, CURVES_VIEW = "whetstone", "whetstone-seeds", "whetstone-curves"
 """Our saved views: pipeline runs with their scores, the same averaged over seeds, and the learning curves of their stages."""
@@ -30,6 +31,13 @@ def runs(experiment_id: str, view: str = VIEW, *, charts: bool = False) -> str:
 def run(experiment_id: str, run_id: str) -> str:
     """The page of a run."""
     return f"{base()}/#/experiments/{experiment_id}/runs/{run_id}?{urlencode(TRAINING)}"
+
+
+def known() -> dict[str, str]:
+    """Id of each run that the project folder knows → its page, where its experiment is known too."""
+    return {
+        each["run_id"]: run(each["experiment_id"], each["run_id"]) for each in index.runs() if each.get("experiment_id")
+    }
 
 
 def served_run(experiment_id: str | None, run_id: str | None) -> str | None:

@@ -37,6 +37,20 @@ def test_hostile_texts_stay_texts():
     assert {"svg", "details", "table"} <= {tag for tag, _ in tree.tags}
 
 
+def test_runs_are_linked_where_their_pages_are_known_and_curves_have_words():
+    body = hostile_body()
+    for arm, curve in zip(body["arms"], ("a", "b"), strict=True):
+        arm["runs"][0]["run_id"] = curve * 32
+    band = {"steps": [1, 2], "mean": [0.25, 0.5], "low": [0.25, 0.5], "high": [0.25, 0.5]}
+    body["curves"] = {"rlvr: reward/correct": [band, band], "rlvr: own/metric": [band, band]}
+    page = pages.html(body, "a vs b", {"a" * 32: "http://h/#/a", "c" * 32: "http://h/#/c"})
+    check(page)
+    assert f'<a href="http://h/#/a">{"a" * 32}</a>' in page and f">{'b' * 32}</td>" in page
+    assert "http://h/#/c" not in page and page.count('<a href="http') == 1
+    assert "rlvr: share of answers correct" in page and "rlvr: own/metric" in page
+    assert "the mean over seeds" not in page, "one run an arm"
+
+
 def test_terminal_lines_say_what_the_page_says():
     body = hostile_body()
     lines = "\n".join(pages.lines(body))

@@ -70,6 +70,10 @@ def test_the_conclusion_is_one_sentence_by_the_intervals_of_the_ranks():
     first["rank_high"] = 2
     second["rank_low"] = 1
     assert sweep.conclusion(made).endswith("no variant stands out at 95 %: rloo may be first as well.")
+    second["mean"] = first["mean"]
+    assert sweep.conclusion(made).startswith(
+        "grpo and one other have the same mean, 55.0 [45.0, 65.0] % of t, and no variant"
+    )
     assert "nothing to rank it against" in sweep.conclusion(body(grpo=0.5))
 
 
