@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
+STORED = "report.html"
+"""Its name among the files of a run in MLflow."""
 SAMPLED_STEPS = 8
 """Steps whose rollouts are shown."""
 
@@ -13,13 +16,18 @@ def add(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument("run", help="the id of the run, or its first characters")
     parser.add_argument("--out", metavar="FILE", help="where to write it; default: report-RUN.html")
+    parser.add_argument(
+        "--store",
+        action="store_true",
+        help="put it among the run's files in MLflow too, as report.html",
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Write the file of a run, and say where it is.
 
     Raises:
-        UserError: there is no such run, it has no stages, or the file cannot be written.
+        UserError: there is no such run, it has no stages, the file cannot be written, or MLflow does not take it.
     """
     from flows.cli import report_data, report_page
     from pipelines.base.errors import UserError
@@ -40,4 +48,26 @@ def command(arguments: argparse.Namespace) -> int:
     except OSError as error:
         raise UserError(f"--out {out}", f"cannot be written ({error.strerror}).") from None
     print(out)
+    if arguments.store:
+        _store(body, page)
     return 0
+
+
+def _store(run: dict[str, Any], page: str) -> None:
+    """Put the page among the run's files in MLflow, and say where it is.
+
+    Raises:
+        UserError: MLflow does not answer, or does not take it.
+    """
+    from pipelines.base.errors import UserError
+    from tasks.tracking import api as tracking
+    from tasks.tracking import links
+
+    try:
+        tracking.store_text(run["run_id"], STORED, page)
+    except tracking.TRACKER_ERRORS as error:
+        raise UserError(
+            "--store", f"MLflow did not take the page ({error})", "`whetstone doctor` says whether it answers."
+        ) from None
+    if run.get("experiment_id"):
+        print(links.file(run["experiment_id"], run["run_id"], STORED))

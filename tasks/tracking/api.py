@@ -62,6 +62,12 @@ def close(run_id: str, status: str, tags: dict[str, str], texts: dict[str, str] 
 
 
 @mlflow_errors()
+def store_text(run_id: str, file: str, text: str) -> None:
+    """Put a file among those of a run; one of that name is replaced."""
+    client().log_text(run_id, text, file)
+
+
+@mlflow_errors()
 def find_remote(stage: str, key: str, experiment_name: str) -> tuple[str, str] | None:
     """A finished stage run of that key in the store: (run id, experiment id), or None.
 
@@ -163,5 +169,6 @@ def metric_history(run_id: str, name: str) -> list[tuple[int, float]]:
 __all__ = [
     "TRACKER_ERRORS", "StageTracker", "client", "close", "close_abandoned", "end_pipeline", "experiment",
     "experiment_of", "external_base", "fetch", "fetch_record", "find_remote", "flatten", "link_inputs", "metric_history", "model_of",
-    "open_embedded", "recent", "record_evaluation", "register", "reopen", "send_shown", "show", "size_of", "start_pipeline", "store",
+    "open_embedded", "recent", "record_evaluation", "register", "reopen", "send_shown", "show", "size_of", "start_pipeline",
+    "store", "store_text",
 ]  # fmt: skip

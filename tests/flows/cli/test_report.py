@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import chain
 import html_pages
@@ -10,6 +11,7 @@ import pytest
 
 from flows.cli import main as cli
 from flows.cli import report_data, report_page
+from tasks import environment
 from tasks.store import index
 from tasks.tracking import rollouts
 
@@ -106,6 +108,27 @@ def test_the_page_of_a_run_that_failed_opens_on_what_failed_and_says_what_starte
     assert '<a href="http://h/runs/flow-run/1">in Prefect</a>' in text
     assert "<li>gate: worse against champion version 3 of toy (look 7)</li>" in text
     assert "Dashed vertical lines are alarms" not in text, "it has no curves"
+
+
+def test_the_page_is_stored_in_mlflow_where_asked(run, tmp_path, capsys, monkeypatch):
+    """Among the files of a run of a real store; a run that MLflow does not have is one line."""
+    import mlflow
+
+    environment.prepare()
+    client = mlflow.MlflowClient()
+    stored = client.create_run(client.create_experiment("toy"))
+    summary = index.runs()[0]["summary"]
+    about = {"name": "toy", "experiment": "toy", "experiment_id": stored.info.experiment_id}
+    index.add(stored.info.run_id, status="FINISHED", started=1.0, summary=summary, **about)
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["report", stored.info.run_id, "--out", str(tmp_path / "s.html"), "--store"])
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == str(tmp_path / "s.html") and f"/runs/{stored.info.run_id}/artifacts/report.html?" in said[1]
+    again = Path(client.download_artifacts(stored.info.run_id, "report.html", str(tmp_path)))
+    assert again.read_text() == (tmp_path / "s.html").read_text()
+    with pytest.raises(SystemExit, match="2"):
+        cli.main(["report", "aaaa", "--out", str(tmp_path / "n.html"), "--store"])
+    assert "--store: MLflow did not take the page" in capsys.readouterr().err
 
 
 def test_an_unknown_run_is_one_line(home, capsys):
