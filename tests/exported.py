@@ -44,12 +44,13 @@ def adapt(artifact: Path, tokenizer: Any, base: str) -> None:
     )
 
 
-def run(base: str | None = "org/small-model", adapted: str = "") -> dict[str, Artifact]:
+def run(base: str | None = "org/small-model", adapted: str = "", name: str = "mine") -> dict[str, Artifact]:
     """Write it into the home; returns its artifacts by stage.
 
     Args:
         base: the recipe's `model.path`.
         adapted: what the last stage has trained adapters of, as they name it; without one it has trained all weights.
+        name: what the run is called.
     """
     settings: dict[str, Any] = {"curate": {"sources": SOURCES}}
     card = json.dumps({"splits": {"train": 90, "heldout": 10}, "rows": {"read": 120}, "licences": {}})
@@ -90,6 +91,7 @@ def run(base: str | None = "org/small-model", adapted: str = "") -> dict[str, Ar
         }
         for name, a in made.items()
     }
-    index.start(RUN, "mine", "mine", {})
-    index.end(RUN, "FINISHED", {"seconds": 3.0, "evaluation": {}, "differences": {}, "stages": stages}, {})
+    index.start(RUN, name, "mine", {})
+    summary = {"recipe": "mine", "seconds": 3.0, "evaluation": {}, "differences": {}, "stages": stages}
+    index.end(RUN, "FINISHED", summary, {})
     return made

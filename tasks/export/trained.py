@@ -37,7 +37,11 @@ class Trained:
     @property
     def recipe(self) -> str:
         """The name of the recipe that made it."""
-        return str(self.run["name"]) if self.run else self.artifact.stage
+        if not self.run:
+            return self.artifact.stage
+        return str(
+            self.run.get("summary", {}).get("recipe") or self.run["name"]
+        )  # a run is named after its preset and changes
 
     @property
     def settings(self) -> Model:

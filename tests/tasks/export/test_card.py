@@ -17,7 +17,7 @@ def parts(text: str) -> tuple[dict, str]:
 
 
 def test_what_it_says(home):
-    made = exported.run()
+    made = exported.run(name="dapo · seed 5")
     head, body = parts(card.text(trained.find("mine"), "ann/mine"))
     assert (
         head["license"] == "unknown"
@@ -32,6 +32,9 @@ def test_what_it_says(home):
     order = [body.index(made[name].name) for name in ("data", "cold", "short")]
     assert order == sorted(order) and "7 steps, advantage grpo, seed 5" in body
     assert exported.SYSTEM in body and exported.RUN in body
+    assert "of stage `short` of the recipe `mine`" in body, (
+        "and not what the run is called, which is its preset and changes"
+    )
 
 
 def test_no_folder_of_this_machine_and_no_password(home, monkeypatch):
