@@ -99,7 +99,8 @@ def test_a_source_of_which_little_is_left_is_told_of(tmp_path):
     told = alarms_of(tmp_path / "w/spool.jsonl")
     assert [(a["step"], a["monitor"], a["action"]) for a in told] == [(0, "rows_left", "warn")]
     assert re.search(
-        r"^9 of the 220 rows of \S+rows\.jsonl are left \(191 exact duplicate, 20 quarantine\)$", told[0]["text"]
+        r"^9 of the 220 rows of \S+rows\.jsonl are left \(191 exact duplicate, 20 quarantine\); the commonest reasons: 20 × answer: .+$",
+        told[0]["text"],
     )
 
 
