@@ -131,6 +131,10 @@ class StaleWeights(Interrupted):
     """A decoding server does not hold the weights that were pushed to it."""
 
 
+class PassTooLarge(Exception):
+    """Memory ran out in a pass of one of several processes, and smaller passes would be the same computation: all must make them."""
+
+
 NO_MEMORY = (
     "failed to map segment", "cannot allocate memory", "can't allocate memory", "can't start new thread", "cuda error: out of memory",
     "cublas_status_alloc_failed",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from pipelines.base.errors import out_of_memory
+from pipelines.base.errors import PassTooLarge, out_of_memory
 from pipelines.contract.method import PolicyUpdate, own_update
 from pipelines.contract.model_settings import Model
 from pipelines.contract.provider import ProviderContext
@@ -300,8 +300,11 @@ class Learner:
             try:
                 total = self._passes(batch, columns, tried, metrics)
             except RuntimeError as error:
-                if not out_of_memory(error) or self.world.size > 1:
+                if not out_of_memory(error):
                     raise
+                if self.world.size > 1:  # the others wait for this process in a pass, and cannot be told
+                    self.passes.shrink(int(columns["mask"].shape[1]))
+                    raise PassTooLarge("memory ran out in a pass of one of several processes") from error
             else:
                 ratios.extend(tried)
                 return total

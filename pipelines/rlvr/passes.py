@@ -15,6 +15,7 @@ from pipelines.engine.layout import Layout, best_layouts
 from pipelines.engine.policy import Entropy, Policy
 from pipelines.recipe.settings import Rlvr
 from pipelines.rlvr.own_rows import ALONE, Rows
+from pipelines.stage.launch import halved
 
 Score = Callable[[Layout, Tensor], Tensor]
 """A layout and the ids of its scored tokens, int64 [M] → values [M] or [M, K]."""
@@ -31,7 +32,7 @@ class ForwardPasses:
 
     def __init__(self, policy: Policy, settings: Rlvr, world: parallel.World) -> None:
         self.policy, self.settings, self.world = policy, settings, world
-        self.budget = settings.micro_batch_tokens
+        self.budget = max(1, settings.micro_batch_tokens >> halved())
         """Tokens of a pass; halved when memory runs out."""
         self.rows: Rows = ALONE
         """Whether other processes have other rows of the step."""

@@ -35,6 +35,7 @@ from pipelines.rlvr.output_log import ROLLOUTS as ROLLOUTS_FILE
 from pipelines.rlvr.own_rows import PLACE, Rows
 from pipelines.rlvr.pack import pack, padded
 from pipelines.rlvr.windows import OPEN_ROWS
+from pipelines.stage.launch import halved
 
 if TYPE_CHECKING:
     from pipelines.engine.server import ServerSampler
@@ -182,6 +183,11 @@ class Trainer(Loop):
         if self.world.size > 1:
             self.report.event(
                 f"every process has all rows: {self.why_all}" if self.why_all else "each process keeps its own rows"
+            )
+        if halved():
+            self.report.event(
+                "out of memory in a process: all started again, with smaller passes",
+                micro_batch_tokens=self.learner.passes.budget,
             )
         if self.resumed:
             return

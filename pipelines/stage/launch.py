@@ -17,7 +17,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import json
+import logging
 import os
 import runpy
 import shutil
@@ -33,6 +35,12 @@ from pipelines.base.project import python
 
 STORE = "WHETSTONE_STORE"
 """Environment variable of a rank: where ranks meet, `file:PATH` or `tcp:HOST:PORT`."""
+AGAIN = 75
+"""Exit code of a rank in which memory ran out in a pass: all ranks of the machine are started again, with passes half as large."""
+MOST_STARTS = 20
+"""Of the ranks; halved more often, no pass would have a token left."""
+HALVED = "WHETSTONE_HALVED"
+"""Environment variable of a rank: how often they were made half as large so."""
 LOOPBACK = "lo0" if sys.platform == "darwin" else "lo"
 
 
@@ -46,12 +54,16 @@ def main(argv: list[str] | None = None) -> None:
         return
     job = json.loads((folder / "job.json").read_text())
     meeting = folder / f"ranks-{os.getpid()}"
+    times = itertools.count()
 
     def ranks() -> Iterator[subprocess.Popen[bytes]]:
         remove_stale(folder)
+        halved = {HALVED: str(next(times))}
         for environment in _environments(arguments, job, meeting):
             yield subprocess.Popen(
-                rank_command(arguments.module, folder), env={**os.environ, **environment}, stdin=subprocess.DEVNULL
+                rank_command(arguments.module, folder),
+                env={**os.environ, **environment, **halved},
+                stdin=subprocess.DEVNULL,
             )
 
     supervise(ranks, job.get("parent_pid"), meeting)
@@ -73,8 +85,10 @@ def supervise(
 ) -> NoReturn:
     """Wait for the ranks that `start` starts one after the other, and exit as they did; end them all when one fails.
 
+    Where one asks for smaller passes (`AGAIN`), all are started again.
+
     Args:
-        start: called once this process would notice its owner's end.
+        start: called once this process would notice its owner's end, and each time that ranks are started again.
         parent: pid of the owner, with which all end; None for a stage that was started by hand.
         meeting: a folder to remove at the end.
     """
@@ -95,9 +109,14 @@ def supervise(
     if parent is not None:
         owner.bind(int(parent), signal.SIGTERM, stop)
     try:
-        for rank in start():
-            processes[rank.pid] = rank
-        status = _wait(processes)
+        for _ in range(MOST_STARTS):
+            for rank in start():
+                processes[rank.pid] = rank
+            status = _wait(processes)
+            if os.waitstatus_to_exitcode(status) != AGAIN:
+                break
+            part()
+            _reap(processes)
     except KeyboardInterrupt:
         _kill(processes)
         status = signal.SIGINT
@@ -181,6 +200,13 @@ def _kill(ranks: dict[int, subprocess.Popen[bytes]]) -> None:
                 os.kill(rank.pid, signal.SIGKILL)
 
 
+def _reap(ranks: dict[int, subprocess.Popen[bytes]]) -> None:
+    """Wait until killed ranks are gone, with their locks and their memory, and forget them."""
+    for rank in ranks.values():
+        rank.wait()
+    ranks.clear()
+
+
 def _leave_as(status: int) -> NoReturn:
     code = os.waitstatus_to_exitcode(status)
     if code < 0:
@@ -188,6 +214,18 @@ def _leave_as(status: int) -> NoReturn:
             signal.signal(-code, signal.SIG_DFL)
         os.kill(os.getpid(), -code)
     os._exit(code if code >= 0 else 128 - code)
+
+
+def start_again() -> None:
+    """End this rank so that all are started again with smaller passes; nothing where ranks of other machines would not hear of it."""
+    if os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE", "1"):
+        logging.shutdown()
+        os._exit(AGAIN)
+
+
+def halved() -> int:
+    """How often memory ran out in a pass of a rank, so that all were started again with passes half as large."""
+    return int(os.environ.get(HALVED, "0"))
 
 
 def remove_stale(folder: Path) -> None:

@@ -21,9 +21,10 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.base import owner, plugins
-from pipelines.base.errors import USER_ERROR_EXIT, Problem, UserError, out_of_memory
+from pipelines.base.errors import USER_ERROR_EXIT, PassTooLarge, Problem, UserError, out_of_memory
 from pipelines.base.files import REPORT, disk_full, read_object, write_atomic
 from pipelines.base.project import THREADS
+from pipelines.stage.launch import start_again
 from pipelines.stage.report import PROGRESS
 
 METRICS, ERROR, LOCK, JOB, SYSTEM = "metrics.json", "error.json", "lock", "job.json", "system.jsonl"
@@ -63,6 +64,11 @@ def main(work: Work, argv: list[str] | None = None) -> None:
         disk_error = disk_full(error, folder)
         if disk_error is not None:
             _leave(folder, disk_error)
+        if isinstance(error, PassTooLarge):
+            logging.getLogger("whetstone").warning(
+                "memory ran out in a pass of rank %d: all ranks start again with smaller ones", rank
+            )
+            start_again()
         if out_of_memory(error):
             _note(folder, OUT_OF_MEMORY, [])
         raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -103,6 +104,48 @@ def test_a_stage_in_two_processes(tmp_path, start, more, mismatch):
     assert [line["step"] for line in lines] == [1, 2, 3]
     assert max(line["values"]["mismatch/max"] for line in lines) < mismatch
     assert (work / "out/model/model.safetensors").exists() and (work / "metrics.json").exists()
+
+
+LIMITED = """
+import os, torch
+from pipelines.engine.policy import Policy
+
+score = Policy.score
+
+def limited(self, layout, *args, **more):
+    values = score(self, layout, *args, **more)
+    if torch.is_grad_enabled() and os.environ["RANK"] == "1" and layout.size > 40:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    return values
+
+Policy.score = limited
+PARTS = {}
+"""
+
+
+@pytest.mark.slow
+def test_ranks_of_which_one_runs_out_of_memory_make_smaller_passes(tmp_path, start):
+    """From the last commit on, and with the weights of ranks that had enough."""
+    more = (
+        "rlvr.processes=2",
+        "rlvr.steps=3",
+        "rlvr.prompts=8",
+        "rlvr.sampling.temperature=1.3",
+        "rlvr.micro_batch_tokens=100",
+    )
+    enough = ranks.run_stage("pipelines.rlvr", toys.job(tmp_path / "enough", start, *more))
+    (tmp_path / "limited_memory.py").write_text(LIMITED)
+    work = toys.job(tmp_path / "little", start, *more)
+    job = json.loads((work / "job.json").read_text())
+    (work / "job.json").write_text(json.dumps(job | {"plugins": [str(tmp_path / "limited_memory.py")]}))
+    little = ranks.run_stage("pipelines.rlvr", work)
+    for name, weight in enough.items():
+        torch.testing.assert_close(little[name], weight, atol=1e-4, rtol=0, msg=name)
+    told = [
+        line["micro_batch_tokens"] for line in toys.spool(work) if "out of memory in a process" in line.get("text", "")
+    ]
+    assert told and told[-1] in (50, 25)
+    assert [line["step"] for line in toys.spool(work) if line["kind"] == "metrics"] == [1, 2, 3]
 
 
 def run_on(counts, folder, section, recipe, start, overrides):
