@@ -12,7 +12,7 @@ from pathlib import Path
 from scripts.lint.tree import PACKAGES, ROOT
 
 SEVERAL = {
-    "tests/flows": "backups external_graph faults mlflow_pages operations own_data pictures pipeline postgresql preference_graph "
+    "tests/flows": "backups external_graph faults mlflow_pages nights operations own_data pictures pipeline postgresql preference_graph "
     "reward_model_graph scoring_stages smollm2",
     "tests/pipelines/curate": "conventions published",
     "tests/pipelines/engine": "devices",
