@@ -242,14 +242,14 @@ def few_near_goals(made: Any) -> None:
     made.problems[:] = [problem for problem in made.problems if problem.info["expert_turns"] == 2][:4]
 
 
-def sft_trainer(folder: Path, data: Path, *overrides: str):
-    """The SFT trainer of the toy recipe on its curated `data`."""
+def sft_trainer(folder: Path, data: Path, *overrides: str, of: Path | None = None):
+    """The SFT trainer of a recipe, the toy one by default, on its curated `data`."""
     from pipelines.recipe.check import check
     from pipelines.recipe.read import read_recipe
     from pipelines.sft.run import Trainer
     from pipelines.stage.report import Report
 
-    made = read_recipe(recipe(folder), list(overrides))
+    made = read_recipe(of or recipe(folder), list(overrides))
     check(made)
     work = folder / "work"
     (work / "out").mkdir(parents=True, exist_ok=True)

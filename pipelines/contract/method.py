@@ -59,6 +59,9 @@ class Method:
     """Whether every process must have every row of a step for it, beside what its hooks and the columns that it is called with say."""
     asks_policy: bool = False
     """Whether it asks the scoring hook about the policy itself, beside what a setting of `model_paths` says. Instances may differ."""
+    reads_network: bool = False
+    """Whether it reads the policy's weights, hidden states or logits, and not the log-probabilities of tokens alone: a remote engine gives
+    nothing else."""
 
     def parts(self) -> Sequence[Bound]:
         """The methods that this one is made of, for the recipe's checks; their hooks are this one's to call."""

@@ -59,6 +59,8 @@ class Provider:
     reads_all_rows: ClassVar[bool] = True
     """Whether every process must have every row of a step for it; otherwise each fills the columns of its own rows, by `passes` alone, and
     nothing is learned from them."""
+    reads_network: bool = False
+    """As a `Method`'s."""
     reads: Sequence[str] = ()
     """Columns that it cannot do without: those that a rollout or a reward must make, and rewards where it alone reads them."""
     reward_terms: Sequence[str] = ()

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from pipelines.base.errors import DataError
 from pipelines.contract.sampling import Sampling
-from pipelines.engine import optimizer, parallel
 from pipelines.engine.layout import Layout, best_layouts, padded_layouts
 from pipelines.engine.loop import Loop
 from pipelines.engine.policy import Policy
@@ -59,7 +58,8 @@ class FixedDataLoop(Loop):
 
     def load(self) -> None:
         """Load or make the model, and its optimizer."""
-        self.optimise(network := self.load_network(), Policy(network, Sampling(), dtype=self.model_settings.dtype))
+        network = self.load_network()
+        self.optimise(network, self.engine.policy(network, Sampling(), dtype=self.model_settings.dtype))
 
     def load_network(self) -> Any:
         """As in `Loop`; the rows fit into its context.
@@ -79,10 +79,10 @@ class FixedDataLoop(Loop):
     def optimise(self, model: Any, policy: Policy, entry: Any = None) -> None:
         """Train the weights of a model; arguments as in `parallel.Weights`."""
         self.model, self.policy = model, policy
-        self.weights = parallel.Weights(
+        self.weights = self.engine.weights(
             model, policy, self.world, entry, unread=self.unread, gradient_sync=self.settings.gradient_sync
         )
-        self.optimizer = optimizer.make(model, self.settings.optimizer)
+        self.optimizer = self.engine.optimizer(model, self.settings.optimizer)
 
     def layouts(self, rows: Rows) -> list[Layout]:
         """Layouts of all rows within the token budget; what rows share is computed once where it pays."""
@@ -129,7 +129,7 @@ class FixedDataLoop(Loop):
         """
         settings = self.settings
         self.total = settings.steps or max(1, int(rows * (settings.epochs or 1) / per_step))
-        self.stepper = optimizer.Stepper(
+        self.stepper = self.engine.stepper(
             self.optimizer, settings.optimizer, self.total * updates, settings.max_bad_steps
         )
 

@@ -16,6 +16,7 @@ from pipelines.base.errors import Interrupted
 from pipelines.contract.model_settings import Model
 from pipelines.data import dataset
 from pipelines.engine import checkpoint, models, parallel
+from pipelines.engine.in_process import engine_of
 from pipelines.engine.optimizer import Stepper
 from pipelines.engine.policy import without_dropout
 from pipelines.recipe.model_path import ADAPTER
@@ -77,6 +78,7 @@ class Loop:
         self.out, self.work, self.report, self.seed = out, work, report, seed
         self.origin = start or model_settings.path
         self.device = models.device()
+        self.engine = engine_of(settings, model_settings, start, seed=seed, event=report.event)
         self.world = parallel.World.join()
         self.tokenizer = models.load_tokenizer(self.origin or data / "tokenizer", model_settings)
         models.check_template(dataset.about(data).get("template"), self.tokenizer, self.section)
@@ -161,6 +163,7 @@ class Loop:
 
     def close(self) -> None:
         """End what runs beside the loop."""
+        self.engine.close()
 
     def _run(self) -> dict[str, float]:
         self._resume()
@@ -317,6 +320,8 @@ class Loop:
         Of several processes each reads its shard alone where that can be: the weights have no values yet then (`unread`).
         """
         settings = self.settings
+        if self.engine.network is not None:
+            return self.engine.network
         network = self._outline() if self.world.size > 1 else None
         if network is None:
             network = self._whole_network()

@@ -96,6 +96,11 @@ class Policy:
         }
 
     @property
+    def keeps_reference(self) -> bool:
+        """Whether `reference` is the model that the run started from: the base of adapters."""
+        return hasattr(self.model, "disable_adapter")
+
+    @property
     def layers(self) -> list[torch.nn.Module]:
         """The blocks of the decoder."""
         return list(getattr(self.decoder, "layers", None) or self.decoder.h)
@@ -285,7 +290,7 @@ class Policy:
 
     def reference(self) -> Any:
         """A context in which the policy is the one it started from; only for adapters, whose base is frozen."""
-        if hasattr(self.model, "disable_adapter"):
+        if self.keeps_reference:
             return self.model.disable_adapter()
         return contextlib.nullcontext()
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.method import Reward
-from pipelines.contract.scorer import REFERENCE, Passage, Scorer, TokenStatistics
+from pipelines.contract.scorer import POLICY, REFERENCE, Passage, Scorer, TokenStatistics
 from pipelines.data import chat
 from pipelines.data.control import decode_text, encode_text
 from pipelines.data.records import Problem, Trajectory
@@ -78,6 +78,7 @@ class eager(Reward):
         except re.error as error:
             raise RecipeError(f"{FIELD}.pattern", error, "Write a regular expression that matches a word.") from None
         self.model, self.weight, self.discount, self.goal = model, weight, discount, goal
+        self.reads_network = model in (POLICY, REFERENCE)
         self.skip, self.most = {word.lower() for word in (SKIPPED if skip is None else skip)}, most
 
     def connect(self, scorer: Scorer) -> None:

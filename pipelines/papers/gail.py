@@ -93,6 +93,8 @@ class demonstration_discriminator(Provider):
     verdict is read. Rows that are demonstrations themselves, and those whose problem is not in the split, are not scored.
     """
 
+    reads_network = True
+
     def __init__(
         self,
         *,

@@ -49,6 +49,8 @@ class gain_rl(Curriculum):
     problems, which belong to its 1024 prompts a step, in proportion to the recipe's `prompts`.
     """
 
+    reads_network = True
+
     def __init__(
         self,
         *,

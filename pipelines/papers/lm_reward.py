@@ -47,6 +47,7 @@ class lm_reward(Provider):
 
     def __init__(self, *, model: Annotated[str, Field(min_length=1, max_length=4096)] = REFERENCE) -> None:
         self.model = model
+        self.reads_network = model == REFERENCE
 
     def setup(self, context: ProviderContext) -> None:
         """Keep the scorer, and load the model.

@@ -45,6 +45,8 @@ COLUMNS = {
 class collision(Provider):
     """Sum over the vocabulary of squared probabilities at each trained token, at the policy's temperature; one forward pass."""
 
+    reads_network = True
+
     def setup(self, context: ProviderContext) -> None:
         """Note the policy."""
         self.policy, self.passes = context.policy, context.passes

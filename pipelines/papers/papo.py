@@ -59,7 +59,7 @@ class masked_context(Provider):
     """
 
     asks_policy = True
-
+    reads_network = True
     info_fields: ClassVar[tuple[str, ...]] = ("field",)
 
     def __init__(

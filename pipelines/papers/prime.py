@@ -39,6 +39,8 @@ class implicit_prm(Provider):
     before it scores them, as in the released code; otherwise it scores first. It does not learn from unscored rows.
     """
 
+    reads_network = True
+
     def __init__(
         self,
         *,

@@ -81,6 +81,7 @@ class rose(Rollout):
     """
 
     asks_policy = True
+    reads_network = True
 
     def __init__(
         self,

@@ -43,6 +43,7 @@ class Telling(Strict):
 class Told(Provider):
     """A provider that scores a row's completion after a prompt with a solution; its settings are `Telling` and its own."""
 
+    reads_network = True
     shared_settings = Telling
     reads = ("raw_reward",)
 

@@ -1,4 +1,4 @@
-"""The section `sampler`: decoding servers, our own or somebody else's."""
+"""The sections of servers: `sampler`, which decodes, and `engine`, which trains too."""
 
 from __future__ import annotations
 
@@ -128,3 +128,24 @@ class Server(Settings):
         if len(set(self.addresses)) < len(self.addresses):
             raise ValueError("urls: each server may be named once")
         return self
+
+
+class RemoteEngine(Settings):
+    """A server of the Tinker protocol: it holds the weights, computes gradients, steps and decodes; batches, rewards and losses stay here.
+
+    What is trained are LoRA adapters of its base model.
+    """
+
+    kind: Literal["tinker"] = "tinker"
+    url: Address = free(...)
+    """Of the server, such as http://127.0.0.1:8000."""
+    base_model: Line | None = None
+    """What the server calls the recipe's model; default: as `model.path` says it."""
+    rank: int = Field(32, ge=1, le=65_536)
+    """Of the adapters. What else there is to choose of them (alpha, the matrices) is the server's."""
+    api_key_env: str = free("TINKER_API_KEY", pattern=r"^[A-Za-z_]\w*$")
+    """Name of an environment variable with the server's API key; stored nowhere. A server of one's own may want none."""
+    timeout_s: float = free(3600.0, gt=0, le=1e7)
+    """Until a request must be answered; the server's queue and its compilation count."""
+    checkpoint_days: float | None = free(None, gt=0, le=36_500)
+    """How long the server keeps the checkpoints that a restart and later stages need; default: as long as it likes."""

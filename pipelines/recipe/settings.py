@@ -19,7 +19,7 @@ from pipelines.recipe.monitors import DEFAULT_MONITORS
 from pipelines.recipe.played import PlayedTask as PlayedTask
 from pipelines.recipe.played import check_unread_fields
 from pipelines.recipe.search import SearchColumns, distinct
-from pipelines.recipe.server import SERVED_ALONE, Server
+from pipelines.recipe.server import SERVED_ALONE, RemoteEngine, Server
 from pipelines.recipe.source import Source as Source
 from pipelines.recipe.spans import Span as Span
 from pipelines.recipe.training import FixedDataSettings, OnePart, Optimizer, Part, Parts, TrainSettings, named_part
@@ -142,6 +142,8 @@ class Sft(FixedDataSettings):
     processes: int = free(1, ge=1, le=100_000)
     """Processes of the stage, one per GPU: weights sharded with FSDP2, forward passes shared between them. A run may go on with another
     number; its result is the same up to float rounding."""
+    engine: RemoteEngine | None = None
+    """Train on a server of the Tinker protocol (docs/remote-engine.md); default: in the stage's own processes."""
 
     @model_validator(mode="after")
     def _rows(self) -> Sft:
@@ -218,6 +220,8 @@ class Rlvr(TrainSettings):
     samplers that are another engine; the credit part `truncated_is` then corrects the mismatch."""
     sampler: Server | None = None
     """Decode on a vLLM server; default: in the trainer's own process, with the weights that are trained."""
+    engine: RemoteEngine | None = None
+    """Train and decode on a server of the Tinker protocol (docs/remote-engine.md); default: in the stage's own processes."""
     full_copy: bool = free(True)
     """Where several processes train: each keeps a full copy of the weights, which decoding and methods that ask the policy itself read.
     false, with a server and without adapters: no process has it, and weights go to the servers tensor by tensor."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
-from pipelines.base.errors import RecipeError
+from pipelines.base.errors import Problem, RecipeError
 from pipelines.contract.catalogue import card, load
 from pipelines.contract.provenance import Provenance
 from pipelines.data.records import Part
 from pipelines.recipe import check
+from pipelines.recipe.engine_checks import check_engine
 from pipelines.recipe.model_path import PATHS
 from pipelines.recipe.players import check_trained_games
 from pipelines.recipe.resolve import resolve
@@ -116,6 +117,12 @@ class RlvrKind(Kind):
         """Of every part that pays."""
         return provenance.rewards(node)
 
+    def problems(self, node: Node) -> Iterator[Problem]:
+        """A remote engine that does not answer."""
+        from pipelines.engine.tinker import session
+
+        yield from session.problems(node)
+
     def check(self, node: Node) -> None:
         """The methods fit each other, and there is a model that can be sampled."""
         check_split(node, "rlvr.split", node.settings.split)
@@ -123,6 +130,7 @@ class RlvrKind(Kind):
         rl: Rlvr = node.settings
         check_quantized("rlvr", rl)
         check.methods(node)
+        check_engine(node)
         check_trained_games(node)
         _check_samples(node)
         rollout = str(rl.rollout.get("kind"))

@@ -15,8 +15,8 @@ from pipelines.contract.method import PolicyUpdate, own_update
 from pipelines.contract.model_settings import Model
 from pipelines.contract.provider import ProviderContext
 from pipelines.data.records import Problem
-from pipelines.engine import distribution, optimizer, parallel
-from pipelines.engine.policy import Policy
+from pipelines.engine import distribution, parallel
+from pipelines.engine.in_process import InProcess
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_providers
 from pipelines.rlvr import algorithm, diagnostics
@@ -29,6 +29,7 @@ from pipelines.stage.report import Report
 if TYPE_CHECKING:
     from pipelines.engine.layout import Layout
     from pipelines.engine.sharded_files import Unread
+    from pipelines.engine.tinker.engine import TinkerEngine
 
 SHUFFLES = 2
 """RNG stream id of the order in which groups come to mini-batches."""
@@ -68,6 +69,7 @@ class Learner:
         world: the processes that share the work.
         tokenizer: of the policy; used by the thread that trains.
         problems: the column `problem` → the problem.
+        engine: where the network is trained.
         unread: where the network's weights are, while it has no values.
     """
 
@@ -84,11 +86,12 @@ class Learner:
         world: parallel.World,
         tokenizer: Any,
         problems: Mapping[int, Problem],
+        engine: InProcess | TinkerEngine,
         unread: Unread | None = None,
     ) -> None:
         self.settings, self.update, self.report, self.seed, self.world = settings, update, report, seed, world
-        self.model = network
-        self.policy = Policy(self.model, settings.sampling, dtype=model_settings.dtype)
+        self.model, self.engine = network, engine
+        self.policy = engine.policy(self.model, settings.sampling, dtype=model_settings.dtype)
         self.policy.top_p_mass = update.column_options().get("entropy_top_p")
         self.passes = ForwardPasses(self.policy, settings, world)
         self.frozen = FrozenModels(model_settings)
@@ -109,16 +112,16 @@ class Learner:
         )
         for provider in self.providers.values():
             provider.setup(context)
-        self.weights = parallel.Weights(
+        self.weights = engine.weights(
             self.model, self.policy, world, unread=unread, keeps_copy=settings.full_copy, gradient_sync=settings.gradient_sync,
         )  # fmt: skip
-        self.optimizer = optimizer.make(self.model, settings.optimizer)
+        self.optimizer = engine.optimizer(self.model, settings.optimizer)
         self.warm_up = max((provider.warm_up for provider in self.providers.values()), default=0)
         """First steps in which the providers are fitted and the policy stands still: they have no place in its schedule."""
         self.places_of_step = settings.epochs * min(settings.mini_batches, settings.prompts)
         """Most places that a step takes in the schedule."""
         total = (settings.steps - self.warm_up) * self.places_of_step
-        self.stepper = optimizer.Stepper(self.optimizer, settings.optimizer, total, settings.max_bad_steps)
+        self.stepper = engine.stepper(self.optimizer, settings.optimizer, total, settings.max_bad_steps)
         self.updates_done = 0
         self.places_taken = 0
         """How far the schedule has come: the updates done, without those for which it has no place."""
@@ -134,7 +137,7 @@ class Learner:
         """A scorer of text by the present weights and by frozen models; arguments as in `TextScorer`."""
         return TextScorer(
             self.settings, lambda: self.weights.full, tokenizer=tokenizer, start=start, frozen=self.frozen, world=world,
-            budget=lambda: self.passes.budget,
+            budget=lambda: self.passes.budget, engine=self.engine,
         )  # fmt: skip
 
     @property

@@ -14,6 +14,7 @@ from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
 from pipelines.contract.scorer import POLICY, REFERENCE, Passage, TokenStatistics
 from pipelines.engine import distribution, models, parallel
+from pipelines.engine.in_process import InProcess
 from pipelines.engine.layout import Layout
 from pipelines.engine.policy import Policy, frozen_policy
 from pipelines.recipe.settings import Rlvr
@@ -23,6 +24,7 @@ from pipelines.rlvr.passes import ForwardPasses
 if TYPE_CHECKING:
     from pipelines.engine.chat_model import ChatModel
     from pipelines.engine.reward_model import RewardScorer
+    from pipelines.engine.tinker.engine import TinkerEngine
 
 CHUNK_PASSES = 16
 """Passages are padded into tensors of about this many passes at a time: what is held in memory does not grow with their number."""
@@ -119,6 +121,7 @@ class TextScorer:
         frozen: shared by all scorers of a run.
         world: the processes that share the work, where all of them ask the same; alone where each asks for itself.
         budget: tokens of a pass, whenever it is asked.
+        engine: where the model is trained.
     """
 
     def __init__(
@@ -131,9 +134,12 @@ class TextScorer:
         frozen: FrozenModels,
         world: parallel.World,
         budget: Callable[[], int],
+        engine: InProcess | TinkerEngine,
     ) -> None:
         self.settings, self.weights, self.own_tokenizer, self.start = settings, weights, tokenizer, start
-        self.frozen, self.world, self.budget = frozen, world, budget
+        self.frozen, self.world, self.budget, self.engine = frozen, world, budget, engine
+        self.keeps_reference = settings.lora is not None or engine.remote
+        """Whether the model that the run started from is there without a copy of its own."""
         self._policy: Policy | None = None
 
     def tokenizer(self, model: str = POLICY) -> Any:
@@ -152,7 +158,7 @@ class TextScorer:
         """See `Scorer`."""
         if model not in (POLICY, REFERENCE):
             self.frozen.policy(model)
-        elif model == REFERENCE and not self.settings.lora:
+        elif model == REFERENCE and not self.keeps_reference:
             self.frozen.policy(self.start)
 
     def log_probs(self, passages: Sequence[Passage], *, model: str = POLICY) -> list[Tensor]:
@@ -185,12 +191,12 @@ class TextScorer:
         if model not in (POLICY, REFERENCE):
             yield self.frozen.policy(model)
             return
-        if model == REFERENCE and not self.settings.lora:
+        if model == REFERENCE and not self.keeps_reference:
             yield self.frozen.policy(self.start)
             return
         weights = self.weights()
         if self._policy is None or self._policy.model is not weights:
-            self._policy = Policy(weights, PLAIN, dtype=self.frozen.model.dtype)
+            self._policy = self.engine.policy(weights, PLAIN, dtype=self.frozen.model.dtype)
         was_training = weights.training
         weights.eval()
         try:
@@ -211,6 +217,8 @@ class TextScorer:
         embeddings = policy.head.weight.detach()
 
         def score(layout: Layout, ids: Tensor) -> Tensor:
+            if statistics is LOG_PROB:
+                return policy.score(layout, ids)[0]
             return policy.of_logits(layout, ids, lambda logits, chosen: statistics.of(logits, chosen, embeddings))
 
         for chunk in _chunks([s for s in sequences if len(s[0]) <= limit], CHUNK_PASSES * passes.budget):

@@ -70,13 +70,14 @@ class Trainer(Loop):
         self.learner = Learner(
             rlvr, model, self.update, network=network, unread=self.unread, start=start,
             report=self.report, seed=self.seed, world=self.world, tokenizer=self.tokenizer,
-            problems={int(p.uid[:15], 16): p for p in self.problems},
+            problems={int(p.uid[:15], 16): p for p in self.problems}, engine=self.engine,
         )  # fmt: skip
         self.weights, self.optimizer, self.stepper = self.learner.weights, self.learner.optimizer, self.learner.stepper
         decoded = causal_lm(self.weights.full if self.weights.has_full else self.weights.outline)
         stop = models.stop_ids(decoded, self.tokenizer)
         self.server = self._server(stop, context_of(decoded), start) if rlvr.sampler else None
-        self.sampler: Sampler = self.server or self._own_sampler(decoded, stop)
+        of_engine = self.engine.sampler(stop, context_of(decoded))
+        self.sampler: Sampler = self.server or of_engine or self._own_sampler(decoded, stop)
         self.log = OutputLog(self.work / "out" / REPORT)
         hidden = [each.method.settings.get("function") for each in self.monitors.watched]
         self.hidden_functions = {name: load_function(name, "rlvr.monitors") for name in hidden if name}
@@ -159,9 +160,10 @@ class Trainer(Loop):
     def resumes(self) -> str:
         """What a restart promises: "bitwise" the same weights, or each prompt and number "exactly_once".
 
-        A decoding server is not reproducible, and neither are a GPU's kernels.
+        A server is not reproducible, and neither are a GPU's kernels.
         """
-        return "bitwise" if self.server is None and self.device.type == "cpu" else "exactly_once"
+        alone = self.server is None and not self.engine.remote
+        return "bitwise" if alone and self.device.type == "cpu" else "exactly_once"
 
     @property
     def commits_start(self) -> bool:
@@ -170,6 +172,7 @@ class Trainer(Loop):
 
     def close(self) -> None:
         """End the decoding server, and what samples ahead."""
+        super().close()
         if self.server is not None:
             self.server.close()
         if self.overlap is not None:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from flows.cli import catalogue
-from pipelines.recipe.read import preset_names
+from pipelines.recipe.engine_checks import plain, refusals
+from pipelines.recipe.read import preset_names, read_preset
+from pipelines.recipe.settings import Rlvr
 
 
 def _cell(bounds: list[str]) -> str:
     """Bounds in a cell of a Markdown table."""
     return ", ".join(bounds).replace("|", "\\|")
+
+
+def _remote(preset: str) -> str:
+    """Whether a remote engine trains a preset, as a cell of the table."""
+    rlvr = Rlvr.model_validate(read_preset(preset))
+    if not plain(rlvr.sampling):
+        return "no: its sampling"
+    parts = dict.fromkeys(f"`{name}`" for _, name, _ in refusals(rlvr))
+    return f"no: {', '.join(parts)}" if parts else "yes"
 
 
 def markdown() -> str:
@@ -46,9 +57,15 @@ def markdown() -> str:
                 ]
                 lines.append("")
             lines += ["```text", method["doc"], "```", ""]
-    lines += ["## Presets", "", "| preset | paper | sets |", "|---|---|---|"]
+    lines += [
+        "## Presets", "",
+        "The last column says whether a [remote engine](remote-engine.md) trains it, and else the part that needs more than "
+        "log-probabilities, or a sampling distribution other than the model's own.",
+        "", "| preset | paper | sets | remote engine |", "|---|---|---|---|",
+    ]  # fmt: skip
     for name in preset_names():
         about = catalogue.preset(name)
         sets = ", ".join(f"`{k}`" for k in about["sets"])
-        lines.append(f"| `{name}` | [{about['title']}]({catalogue.link(about['paper'])}) | {sets} |")
+        paper = f"[{about['title']}]({catalogue.link(about['paper'])})"
+        lines.append(f"| `{name}` | {paper} | {sets} | {_remote(name)} |")
     return "\n".join(lines) + "\n"

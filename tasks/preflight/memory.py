@@ -249,8 +249,9 @@ Planned = Sft | Rlvr | Preference | RewardModel | Sample
 
 
 def known(node: Node) -> bool:
-    """Whether it can be said what a stage needs: those that train or sample."""
-    return isinstance(node.settings, Planned) and not (isinstance(node.settings, Sample) and node.settings.model)
+    """Whether it can be said what a stage needs: those that train or sample here."""
+    elsewhere = (isinstance(node.settings, Sample) and node.settings.model) or getattr(node.settings, "engine", None)
+    return isinstance(node.settings, Planned) and not elsewhere
 
 
 def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, device: Device = CPU) -> Needs:

@@ -65,6 +65,8 @@ class flow_field(Provider):
         depths: blocks of the policy whose output is read, as shares of their number.
     """
 
+    reads_network = True
+
     def __init__(
         self,
         *,

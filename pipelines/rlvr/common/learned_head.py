@@ -15,6 +15,7 @@ from pipelines.engine.critic import Critic
 class LearnedHead(Provider):
     """A copy of the policy's body with a head of its own, trained by AdamW without weight decay, its gradient clipped as the policy's."""
 
+    reads_network = True
     learning_rate: float
 
     def build(self, context: ProviderContext, head: Callable[[int], torch.nn.Module]) -> None:

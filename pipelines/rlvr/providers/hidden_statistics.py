@@ -20,6 +20,7 @@ class hidden_statistics(Provider):
     """Each row's hidden states before its trained tokens, reduced by the method that reads them (`HiddenStatistics`)."""
 
     reads_all_rows: ClassVar[bool] = False
+    reads_network = True
 
     def setup(self, context: ProviderContext) -> None:
         """Note what is asked for."""

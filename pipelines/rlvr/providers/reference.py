@@ -27,7 +27,7 @@ class reference(Provider):
     def setup(self, context: ProviderContext) -> None:
         """Copy the weights, unless adapters leave them alone anyway."""
         self.context = context
-        if context.rlvr.lora:
+        if context.policy.keeps_reference:
             self.policy: Policy = context.policy
             return
         frozen = copy.deepcopy(context.policy.model).requires_grad_(False)

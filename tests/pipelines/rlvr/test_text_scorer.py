@@ -22,6 +22,7 @@ from pipelines.contract.sampling import Sampling
 from pipelines.contract.scorer import REFERENCE, NoScorer, Passage, TokenStatistics
 from pipelines.contract.streams import Streams
 from pipelines.engine import parallel, server_endpoint
+from pipelines.engine.in_process import InProcess
 from pipelines.engine.policy import Policy
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr import text_scorer
@@ -34,7 +35,7 @@ def scorer(tmp_path, model=MODEL, budget=64, *overrides):
     rlvr = read_recipe(toys.recipe(tmp_path), list(overrides)).rlvr
     return TextScorer(
         rlvr, lambda: model, tokenizer=None, start="", frozen=FrozenModels(Model(path=".")), world=parallel.World(),
-        budget=lambda: budget,
+        budget=lambda: budget, engine=InProcess(),
     )  # fmt: skip
 
 

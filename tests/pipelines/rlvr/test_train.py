@@ -19,6 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 import toys
+from preset_toys import ALONE, fitting
 from safetensors import safe_open
 
 from pipelines.base.errors import Interrupted, ModelError
@@ -28,7 +29,7 @@ from pipelines.contract.sampling import Sampling
 from pipelines.curate.run import run as curate
 from pipelines.data.dataset import read_split
 from pipelines.data.records import by_group
-from pipelines.recipe.read import PRESETS, read_recipe
+from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.diagnostics import Ratios
 from pipelines.rlvr.ops import group_mean, homogeneous, row_mean
 from pipelines.rlvr.train import PHASES
@@ -40,35 +41,9 @@ def trainer(tmp_path, start, *overrides):
     return toys.trainer(tmp_path, start, toys.recipe(tmp_path), *overrides)
 
 
-ELSEWHERE = ("for environments", "with a judge", "for records with a program")
-"""In the presets that test_rollout.py and the tests of their parts run: they need turns, an endpoint, or what only some records have."""
-ALONE = sorted(p.stem for p in PRESETS.glob("*.yaml") if not any(words in p.read_text() for words in ELSEWHERE))
-
-
-FITTING = {
-    "gkd": ["rlvr.providers=[{kind: teacher_top, path: START/sft/out/base}]"],
-    "on_policy_distillation": ["rlvr.providers=[{kind: teacher, path: START/sft/out/base}]"],
-    "sdpo": ["rlvr.providers=[{kind: self_teacher, template: '{prompt} {solution}'}]"],
-    "sdft": [
-        "rlvr.providers=[{kind: self_teacher_top, solution: record, weights: start, template: '{prompt} {solution}'}]"
-    ],
-    "ppe": ["rlvr.prompting={kind: ppe, text: Think.}"],  # the toy reads 64 characters
-    "irrl": ["rlvr.shaping=[{kind: irrl, clip: false}]"],  # hundreds of targets, of which the first steps meet few
-    "cosine_length": ["rlvr.shaping=[{kind: cosine_length, margin: 1}]"],  # its answers have up to 16 tokens
-    "co_reward": [  # enough answers alike for a vote
-        "rlvr.prompting={kind: paraphrase, template: '{prompt}'}",
-        "rlvr.sampling.temperature=0.5",
-        "rlvr.group_size=8",
-    ],
-}
-"""What a preset needs to work with the toy model."""
-
-
 @pytest.mark.parametrize("preset", ALONE)
 def test_presets_train(tmp_path, start, preset):
-    made = trainer(
-        tmp_path, start, f"presets=[{preset}]", *(text.replace("START", str(start)) for text in FITTING.get(preset, []))
-    )
+    made = trainer(tmp_path, start, f"presets=[{preset}]", *fitting(preset, start))
     before = torch.cat([p.detach().flatten().clone() for p in made.learner.model.parameters()])
     numbers = made.run()
     assert numbers["steps"] == 4
