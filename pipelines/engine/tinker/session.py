@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from pipelines.base.distribution import install_hint
-from pipelines.base.errors import Interrupted, ModelError, Problem
+from pipelines.base.errors import Interrupted, ModelError, Problem, UserError
 
 if TYPE_CHECKING:
     from pipelines.recipe.server import RemoteEngine
@@ -137,6 +137,8 @@ class Session:
         """Say what the server says, as an error that a person can do something about."""
         try:
             yield
+        except UserError:  # said already
+            raise
         except (concurrent.futures.TimeoutError, TimeoutError):
             raise Interrupted(
                 "engine",

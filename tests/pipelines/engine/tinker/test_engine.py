@@ -13,7 +13,7 @@ import yaml
 from safetensors.torch import load_file
 from tinker_server import Direct, TinkerServer
 
-from pipelines.base.errors import ModelError
+from pipelines.base.errors import Interrupted, ModelError
 from pipelines.contract.sampling import Sampling
 from pipelines.contract.scorer import REFERENCE, Passage
 from pipelines.engine.policy import Policy
@@ -185,6 +185,16 @@ def test_what_is_wrong_with_the_server_is_said(tmp_path, base, monkeypatch):
             Session(RemoteEngine(url=server.url), "small", seed=0)
         monkeypatch.setenv("MY_KEY", "tml-right")
         Session(RemoteEngine(url=server.url, api_key_env="MY_KEY"), "small", seed=0).close()
+
+
+def test_a_server_that_does_not_answer_ends_the_stage(tmp_path, base):
+    with servers.serving(TinkerServer(base, tmp_path / "kept")) as server:
+        own = Session(RemoteEngine(url=server.url, rank=4, timeout_s=2), server.name, seed=1)
+        with server.lock, pytest.raises(Interrupted) as ended:
+            own.log_probs([ROW])
+        own.close()
+    (problem,) = ended.value.problems
+    assert problem.field == "engine" and problem.problem == f"{server.url} did not answer within 2 seconds"
 
 
 def test_the_plan_asks_the_server(tmp_path, base):
