@@ -53,6 +53,19 @@ def _search_path():
     sys.path[:] = before
 
 
+@pytest.fixture(autouse=True)
+def _named_plugins():
+    """Plug-ins that a test names by a file of its own are forgotten after it."""
+    plugins = sys.modules.get("pipelines.base.plugins")
+    before = dict(plugins._named) if plugins else {}
+    yield
+    plugins = sys.modules.get("pipelines.base.plugins")
+    if plugins is not None and plugins._named != before:
+        plugins._named.clear()
+        plugins._named.update(before)
+        plugins.origins.cache_clear()
+
+
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """An empty project folder; no server is named."""

@@ -58,7 +58,8 @@ def main(argv: list[str] | None = None) -> None:
 
     def ranks() -> Iterator[subprocess.Popen[bytes]]:
         remove_stale(folder)
-        halved = {HALVED: str(next(times))}
+        restarts = next(times)
+        halved = {HALVED: str(restarts)} if restarts else {}
         for environment in _environments(arguments, job, meeting):
             yield subprocess.Popen(
                 rank_command(arguments.module, folder),

@@ -43,12 +43,11 @@ class Row:
 
 
 def client_library() -> Any:
-    """The protocol's client, which is told not to report on its user.
+    """The protocol's client.
 
     Raises:
         ModelError: it is not installed.
     """
-    os.environ.setdefault("TINKER_TELEMETRY", "0")
     try:
         import tinker
     except ImportError as error:
@@ -56,6 +55,20 @@ def client_library() -> Any:
             "engine.kind", f"the protocol's client cannot be imported ({error})", f"Run: {install_hint('tinker')}."
         ) from error
     return tinker
+
+
+@contextmanager
+def _unreported() -> Iterator[None]:
+    """A client that is made inside does not report to its makers, unless the environment says that it may."""
+    name = "TINKER_TELEMETRY"
+    if name in os.environ:
+        yield
+        return
+    os.environ[name] = "0"
+    try:
+        yield
+    finally:
+        del os.environ[name]
 
 
 def check_server(settings: RemoteEngine, base_model: str) -> None:
@@ -124,7 +137,7 @@ class Session:
         self._references: dict[str | None, Any] = {}
         self._tinker = client_library()
         check_server(settings, base_model)
-        with self._errors(ModelError):
+        with self._errors(ModelError), _unreported():
             self._service = self._tinker.ServiceClient(
                 base_url=settings.url, api_key=os.environ.get(settings.api_key_env) or "tml-none"
             )

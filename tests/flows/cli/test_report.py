@@ -14,6 +14,7 @@ from flows.cli import report_data, report_page
 from tasks import environment
 from tasks.store import index
 from tasks.tracking import rollouts
+from tasks.tracking.client import client as tracker
 
 ROW = {"uid": "u" * 32, "group": 0, "status": "correct", "score": 1.0, "correct": True, "components": {"verifier": 1.0}}
 ALARM = {"step": 2, "monitor": "truncation", "action": "warn", "text": "cut"}
@@ -112,10 +113,8 @@ def test_the_page_of_a_run_that_failed_opens_on_what_failed_and_says_what_starte
 
 def test_the_page_is_stored_in_mlflow_where_asked(run, tmp_path, capsys, monkeypatch):
     """Among the files of a run of a real store; a run that MLflow does not have is one line."""
-    import mlflow
-
     environment.prepare()
-    client = mlflow.MlflowClient()
+    client = tracker()
     stored = client.create_run(client.create_experiment("toy"))
     summary = index.runs()[0]["summary"]
     about = {"name": "toy", "experiment": "toy", "experiment_id": stored.info.experiment_id}

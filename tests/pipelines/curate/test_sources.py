@@ -37,11 +37,11 @@ def lines(first, last):
 def test_records_of_files_at_addresses(web, tmp_path):
     web.files |= {"/a.jsonl": lines(0, 30), "/b.csv": b"prompt,answer\nwhat is one?,1\nwhat is two?,2\n"}
     listed = [{"kind": "file", "path": f"{web.url}/{name}"} for name in ("a.jsonl", "b.csv")]
-    recipe = read_recipe(toys.recipe(tmp_path, curate={"sources": listed}))
+    recipe = read_recipe(toys.recipe(tmp_path, curate={"sources": listed, "splits": {"train": 1.0}}))
     out = tmp_path / "out"
     out.mkdir()
     stage.run(recipe.curate, recipe.model, out=out, report=Report(tmp_path / "w"), seed=0)
-    records = [*dataset.read_split(out, "train"), *dataset.read_split(out, "heldout")]
+    records = dataset.read_split(out, "train")  # one split: uids hold the server's port, and few rows can miss another
     assert {record.source for record in records} == {f"{web.url}/a.jsonl", f"{web.url}/b.csv"} and len(records) == 32
     assert {path for method, path, _ in web.requests if method == "GET"} == {"/a.jsonl", "/b.csv"}
 

@@ -17,7 +17,7 @@ RANK = """
 import os, sys, time
 from pathlib import Path
 
-work, rank, halved = Path(sys.argv[1]), os.environ["RANK"], int(os.environ["WHETSTONE_HALVED"])
+work, rank, halved = Path(sys.argv[1]), os.environ["RANK"], int(os.environ.get("WHETSTONE_HALVED", "0"))
 meeting = Path(os.environ["WHETSTONE_STORE"].removeprefix("file:"))
 open(meeting.with_name("met" + rank), "x").close()  # the place is a new one each time
 (work / f"rank{rank}-{halved}").write_text(str(os.getpid()))
