@@ -77,8 +77,32 @@ ROUNDING = 1e-5
 """Of float32 sums in another order, as a share of the largest derivative; the largest seen was 5e-6."""
 
 
+WELL_KNOWN = (
+    "cispo",
+    "dapo",
+    "dr_grpo",
+    "gmpo",
+    "grpo",
+    "gspo",
+    "luspo",
+    "nsr",
+    "prdp",
+    "reinforce_pp",
+    "rloo",
+    "vespo",
+)
+"""Those that each run of the slow tests holds; the others take minutes together."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", [preset for preset in ALONE if preset not in KINKED])
+@pytest.mark.parametrize(
+    "preset",
+    [
+        preset if preset in WELL_KNOWN else pytest.param(preset, marks=pytest.mark.long)
+        for preset in ALONE
+        if preset not in KINKED
+    ],
+)
 def test_gradients_of_presets_are_the_local_learner_s(tmp_path, start, monkeypatch, preset):
     overrides = [f"presets=[{preset}]", *fitting(preset, start), *PLAIN]
     if any(refusals(read_recipe(toys.recipe(tmp_path), overrides).rlvr)):
