@@ -10,6 +10,7 @@ import concurrent.futures
 import io
 import os
 import tarfile
+import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -166,6 +167,19 @@ class Session:
         with self._errors():
             return future.result(self.settings.timeout_s)
 
+    def _call(self, function: Callable[..., Any], **arguments: Any) -> Any:
+        """What a call of the client gives that waits by itself, and for a server that is gone without end."""
+        future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+
+        def run() -> None:
+            try:
+                future.set_result(function(**arguments))
+            except BaseException as error:  # raised where it is waited for
+                future.set_exception(error)
+
+        threading.Thread(target=run, daemon=True).start()
+        return self._result(future)
+
     def _data(self, rows: Sequence[Row], inputs: Callable[[int, Row], dict[str, list[float]]]) -> list[Any]:
         """Rows with their targets and further values [L] as the client takes them."""
         types = self._tinker.types
@@ -260,7 +274,7 @@ class Session:
         """The protocol's sampling client with the present weights."""
         if self._sampler is None:
             with self._errors():
-                self._sampler = self._training.save_weights_and_get_sampling_client()
+                self._sampler = self._call(self._training.save_weights_and_get_sampling_client)
         return self._sampler
 
     def sample(self, requests: Sequence[tuple[list[int], int, dict[str, Any]]]) -> list[list[Any]]:
@@ -282,7 +296,7 @@ class Session:
         if path not in self._references:
             weights = {"base_model": self.base_model} if path is None else {"model_path": path}
             with self._errors():
-                self._references[path] = self._service.create_sampling_client(**weights)
+                self._references[path] = self._call(self._service.create_sampling_client, **weights)
         client, types = self._references[path], self._tinker.types
         with self._errors():
             futures = [
