@@ -33,6 +33,12 @@ class Sampling(Settings):
     adaptive: AdaptiveTemperature | None = None
     """A temperature per token; set by methods that adapt it from step to step."""
 
+    @property
+    def unchanged(self) -> bool:
+        """Whether tokens are drawn from the model's own distribution."""
+        changes = (self.temperature, self.top_p, self.top_k, self.min_p, self.adaptive)
+        return changes == (1, 1, 0, 0, None)
+
 
 class Mismatch(Settings):
     """Sampler-trainer mismatch: how far their log-probs of the sampled tokens may differ before the first update.

@@ -28,6 +28,7 @@ from pipelines.contract.rollout import Completion
 from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Stop
 from pipelines.engine import parallel, server_endpoint, server_probe, server_transfer
+from pipelines.engine.distinct_prompts import requests
 from pipelines.engine.pushed import Pushed, ShardedWeights, WholeWeights
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server_endpoint import Endpoint, Unreachable
@@ -351,24 +352,14 @@ class ServerSampler:
                 "Remove the sampler section, or choose another method.",
             )
         out: list[Completion] = [Completion([], [], Stop.ERROR) for _ in prefixes]
-        places: dict[tuple[int, ...], list[int]] = {}
-        for i, prefix in enumerate(prefixes):
-            if 0 < len(prefix) < self.context:
-                places.setdefault(tuple(prefix), []).append(i)
-        if streams is not None:
-            first = [streams[indices[0]] for indices in places.values()]
-            seeds = [(stream + drawn) % 2**31 for stream, drawn in first]
-        else:
-            assert generator is not None
-            seeds = torch.randint(2**31, (len(places),), generator=generator, device=generator.device).tolist()
+        asked = requests(prefixes, self.context, generator, streams)
         began = self._began = time.perf_counter()
         with ThreadPoolExecutor(AT_ONCE * len(self.endpoints)) as pool:
             futures = [
-                pool.submit(self._complete, list(prefix), len(indices), sampling, seed)
-                for (prefix, indices), seed in zip(places.items(), seeds, strict=True)
+                pool.submit(self._complete, each.prompt, len(each.places), sampling, each.seed) for each in asked
             ]
-            for indices, future in zip(places.values(), futures, strict=True):
-                for i, completion in zip(indices, future.result(), strict=True):
+            for each, future in zip(asked, futures, strict=True):
+                for i, completion in zip(each.places, future.result(), strict=True):
                     out[i] = completion
         self._decoded_s, self._began = self._decoded_s + time.perf_counter() - began, None
         return out

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import Bound
-from pipelines.contract.sampling import Sampling
 from pipelines.recipe.settings import Rlvr, Sft
 from pipelines.recipe.slots import bind_providers, bind_slots, bound_list
 from pipelines.recipe.stage_kind import Node
@@ -34,12 +33,6 @@ def refusals(rl: Rlvr) -> Iterator[tuple[str, str, str]]:
             yield part.slot, part.name, "the policy's weights, hidden states or logits"
 
 
-def plain(sampling: Sampling) -> bool:
-    """Whether tokens are drawn from the model's own distribution."""
-    changed = (sampling.temperature, sampling.top_p, sampling.top_k, sampling.min_p, sampling.adaptive)
-    return changed == (1, 1, 0, 0, None)
-
-
 def _with_parts(methods: Iterable[Bound]) -> Iterator[Bound]:
     for each in methods:
         yield each
@@ -59,7 +52,7 @@ def check_engine(node: Node) -> None:
     _check_fields(node)
     if not isinstance(settings, Rlvr):
         return
-    if not plain(settings.sampling):
+    if not settings.sampling.unchanged:
         raise RecipeError(
             f"{node.name}.sampling",
             "a remote engine scores under the model's own distribution, which these settings change",

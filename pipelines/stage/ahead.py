@@ -40,7 +40,7 @@ def main(argv: list[str] | None = None) -> None:
         _rank(arguments.module, arguments.imports)
         return
 
-    def ranks() -> Iterator[subprocess.Popen[bytes]]:
+    def ranks(_: int) -> Iterator[subprocess.Popen[bytes]]:
         command = python("pipelines.stage.ahead", "--rank", arguments.module, *arguments.imports)
         yield subprocess.Popen(command, env={**os.environ, **launch.alone()})
         _input_from(os.devnull)  # the rank alone reads what the owner writes

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import itertools
 import json
 import logging
 import os
@@ -54,11 +53,9 @@ def main(argv: list[str] | None = None) -> None:
         return
     job = json.loads((folder / "job.json").read_text())
     meeting = folder / f"ranks-{os.getpid()}"
-    times = itertools.count()
 
-    def ranks() -> Iterator[subprocess.Popen[bytes]]:
+    def ranks(restarts: int) -> Iterator[subprocess.Popen[bytes]]:
         remove_stale(folder)
-        restarts = next(times)
         halved = {HALVED: str(restarts)} if restarts else {}
         for environment in _environments(arguments, job, meeting):
             yield subprocess.Popen(
@@ -82,14 +79,14 @@ def run(module: str, folder: Path) -> None:
 
 
 def supervise(
-    start: Callable[[], Iterator[subprocess.Popen[bytes]]], parent: int | None, meeting: Path | None = None
+    start: Callable[[int], Iterator[subprocess.Popen[bytes]]], parent: int | None, meeting: Path | None = None
 ) -> NoReturn:
     """Wait for the ranks that `start` starts one after the other, and exit as they did; end them all when one fails.
 
     Where one asks for smaller passes (`AGAIN`), all are started again.
 
     Args:
-        start: called once this process would notice its owner's end, and each time that ranks are started again.
+        start: called once this process would notice its owner's end, and each time that ranks are started again, with how often they were.
         parent: pid of the owner, with which all end; None for a stage that was started by hand.
         meeting: a folder to remove at the end.
     """
@@ -110,8 +107,8 @@ def supervise(
     if parent is not None:
         owner.bind(int(parent), signal.SIGTERM, stop)
     try:
-        for _ in range(MOST_STARTS):
-            for rank in start():
+        for restarts in range(MOST_STARTS):
+            for rank in start(restarts):
                 processes[rank.pid] = rank
             status = _wait(processes)
             if os.waitstatus_to_exitcode(status) != AGAIN:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from flows.cli import catalogue
-from pipelines.recipe.engine_checks import plain, refusals
+from pipelines.recipe.engine_checks import refusals
 from pipelines.recipe.read import preset_names, read_preset
 from pipelines.recipe.settings import Rlvr
 
@@ -16,7 +16,7 @@ def _cell(bounds: list[str]) -> str:
 def _remote(preset: str) -> str:
     """Whether a remote engine trains a preset, as a cell of the table."""
     rlvr = Rlvr.model_validate(read_preset(preset))
-    if not plain(rlvr.sampling):
+    if not rlvr.sampling.unchanged:
         return "no: its sampling"
     parts = dict.fromkeys(f"`{name}`" for _, name, _ in refusals(rlvr))
     return f"no: {', '.join(parts)}" if parts else "yes"

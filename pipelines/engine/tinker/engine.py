@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from pipelines.base.errors import ModelError
-from pipelines.base.files import read_json
+from pipelines.base.files import read_object
 from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
 from pipelines.engine import models, optimizer, parallel
@@ -141,23 +141,21 @@ class RemoteWeights:
         """Weights and optimizer of a commit."""
         self.session.load(str(state[CHECKPOINT]), optimizer=True)
 
-    @contextlib.contextmanager
-    def _merged(self, adapter: Path) -> Iterator[Any]:
+    def _merged(self, adapter: Path) -> Any:
         """The base model with the adapters, which are downloaded into a folder."""
         from peft import PeftModel
 
         path = self.session.save_for_sampler()
         self.session.download(path, adapter)
         base = models.load_model(self.engine.model.path or "", self.engine.model)
-        yield PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
+        return PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
 
     def save(self, tokenizer: Any, folder: Path, about: dict[str, Any]) -> None:
         """Write the merged model, the adapters beside it, and where the server keeps them, for a stage that goes on there."""
         adapter = folder.parent / ADAPTER
         adapter.mkdir(parents=True, exist_ok=True)
         about = about | {CHECKPOINT: self.session.save(), "rank": self.engine.settings.rank}
-        with self._merged(adapter) as model:
-            models.save_model(model, tokenizer, folder, about)
+        models.save_model(self._merged(adapter), tokenizer, folder, about)
 
 
 def _trained(start: str) -> str:
@@ -169,15 +167,14 @@ def _trained(start: str) -> str:
     Raises:
         ModelError: they were trained elsewhere.
     """
-    about = read_json(Path(start) / "whetstone.json")
-    kept = about.get(CHECKPOINT) if isinstance(about, dict) else None
-    if not isinstance(kept, str):
+    about = read_object(Path(start) / "whetstone.json", **{CHECKPOINT: str}) or {}
+    if about.get(CHECKPOINT) is None:
         raise ModelError(
             "engine",
             f"the server has the base model, and {Path(start).name} was trained elsewhere",
             "Train it with the same `engine`, or start from the recipe's model.",
         )
-    return kept
+    return str(about[CHECKPOINT])
 
 
 def _outline(path: str, model: Model) -> Any:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from pipelines.base.errors import ModelError
 from pipelines.contract.sampling import Sampling
-from pipelines.engine import distribution
 from pipelines.engine.layout import Layout
 from pipelines.engine.policy import Entropy, Policy, Where
 from pipelines.engine.tinker.session import Row, Session
@@ -67,7 +66,7 @@ class RemotePolicy(Policy):
         """
         if named is not None or self.top_p_mass is not None or entropy in ("gradient", "collision"):
             raise ModelError("engine", GIVES, "Leave `engine` out, or choose other methods.")
-        if not distribution.plain(self.sampling) or self.sampling.temperature != 1:
+        if not self.sampling.unchanged:
             raise ModelError(
                 "engine", "the server scores at temperature 1 over all tokens", "Leave the fields of `sampling` out."
             )

@@ -11,6 +11,7 @@ from pipelines.base.errors import Interrupted
 from pipelines.contract.rollout import Completion
 from pipelines.contract.sampling import Sampling
 from pipelines.data.records import Stop
+from pipelines.engine.distinct_prompts import requests
 from pipelines.engine.tinker.session import Session
 
 
@@ -39,23 +40,17 @@ class TinkerSampler:
         if entropy:
             raise Interrupted("engine", "a remote engine reports no entropies", "Choose methods without entropy_old.")
         out = [Completion([], [], Stop.ERROR) for _ in prefixes]
-        places: dict[tuple[int, ...], list[int]] = {}
-        for i, prefix in enumerate(prefixes):
-            if 0 < len(prefix) < self.context:
-                places.setdefault(tuple(prefix), []).append(i)
-        if streams is not None:
-            seeds = [(streams[own[0]][0] + streams[own[0]][1]) % 2**31 for own in places.values()]
-        else:
-            assert generator is not None
-            seeds = torch.randint(2**31, (len(places),), generator=generator, device=generator.device).tolist()
-        requests = [
-            (list(prefix), len(own), self._fields(sampling, seed, self.context - len(prefix)))
-            for (prefix, own), seed in zip(places.items(), seeds, strict=True)
-        ]
-        for own, sequences in zip(places.values(), self.session.sample(requests), strict=True):
-            if len(sequences) != len(own):
-                raise Interrupted("engine", f"the server answered {len(sequences)} of {len(own)} completions.")
-            for i, sequence in zip(own, sequences, strict=True):
+        asked = requests(prefixes, self.context, generator, streams)
+        sampled = self.session.sample(
+            [
+                (each.prompt, len(each.places), self._fields(sampling, each.seed, self.context - len(each.prompt)))
+                for each in asked
+            ]
+        )
+        for each, sequences in zip(asked, sampled, strict=True):
+            if len(sequences) != len(each.places):
+                raise Interrupted("engine", f"the server answered {len(sequences)} of {len(each.places)} completions.")
+            for i, sequence in zip(each.places, sequences, strict=True):
                 out[i] = self._completion(sequence)
         return out
 

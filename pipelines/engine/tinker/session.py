@@ -273,8 +273,7 @@ class Session:
     def sampler(self) -> Any:
         """The protocol's sampling client with the present weights."""
         if self._sampler is None:
-            with self._errors():
-                self._sampler = self._call(self._training.save_weights_and_get_sampling_client)
+            self._sampler = self._call(self._training.save_weights_and_get_sampling_client)
         return self._sampler
 
     def sample(self, requests: Sequence[tuple[list[int], int, dict[str, Any]]]) -> list[list[Any]]:
@@ -295,8 +294,7 @@ class Session:
         """
         if path not in self._references:
             weights = {"base_model": self.base_model} if path is None else {"model_path": path}
-            with self._errors():
-                self._references[path] = self._call(self._service.create_sampling_client, **weights)
+            self._references[path] = self._call(self._service.create_sampling_client, **weights)
         client, types = self._references[path], self._tinker.types
         with self._errors():
             futures = [

@@ -17,17 +17,13 @@ from pipelines.verifiers import verify
 def named(tmp_path, monkeypatch):
     """The name of a verifier in a new file that has this text."""
     monkeypatch.chdir(tmp_path)
-    before = dict(plugins._named)
 
     def write(file, text):
         (tmp_path / file).write_text(text)
         plugins.activate([f"verifiers=./{file}"])
         return f"./{file}"
 
-    yield write
-    plugins._named.clear()
-    plugins._named.update(before)
-    plugins.origins.cache_clear()
+    return write
 
 
 def test_what_is_no_verdict_ends_the_run_with_its_line(named):
