@@ -19,7 +19,6 @@ from pipelines.data.dataset import to_row
 from pipelines.data.files import data_files, shown_names
 from pipelines.recipe.settings import Source
 from pipelines.recipe.source import OF_ROWS, SELF_SUPERVISED
-from pipelines.verifiers.reasoning_gym import refusal
 
 ROWS_TO_FIND_COLUMNS = 1000
 """Readable rows after which a column that `columns` names and no row had is an error."""
@@ -98,6 +97,8 @@ def _require_columns(source: Source, missing: set[str], known: dict[str, None]) 
 def _reasoning_gym(source: Source) -> Iterator[Row]:
     import reasoning_gym
     from reasoning_gym.factory import DATASETS
+
+    from pipelines.verifiers.reasoning_gym import refusal
 
     task = str(source.task)
     if task not in DATASETS:

@@ -46,8 +46,6 @@ def check_engine(node: Node) -> None:
         RecipeError: the reason and the fix.
     """
     settings: Rlvr | Sft = node.settings
-    if settings.engine is None:
-        return
     _check_start(node)
     _check_fields(node)
     if not isinstance(settings, Rlvr):

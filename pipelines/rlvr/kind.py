@@ -10,7 +10,6 @@ from pipelines.contract.catalogue import card, load
 from pipelines.contract.provenance import Provenance
 from pipelines.data.records import Part
 from pipelines.recipe import check
-from pipelines.recipe.engine_checks import check_engine
 from pipelines.recipe.model_path import PATHS
 from pipelines.recipe.players import check_trained_games
 from pipelines.recipe.resolve import resolve
@@ -119,9 +118,10 @@ class RlvrKind(Kind):
 
     def problems(self, node: Node) -> Iterator[Problem]:
         """A remote engine that does not answer."""
-        from pipelines.engine.tinker import session
+        if node.settings.engine is not None:
+            from pipelines.engine.tinker import session
 
-        yield from session.problems(node)
+            yield from session.problems(node)
 
     def check(self, node: Node) -> None:
         """The methods fit each other, and there is a model that can be sampled."""
@@ -130,7 +130,10 @@ class RlvrKind(Kind):
         rl: Rlvr = node.settings
         check_quantized("rlvr", rl)
         check.methods(node)
-        check_engine(node)
+        if rl.engine is not None:
+            from pipelines.recipe.engine_checks import check_engine
+
+            check_engine(node)
         check_trained_games(node)
         _check_samples(node)
         rollout = str(rl.rollout.get("kind"))

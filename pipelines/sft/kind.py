@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pipelines.base.errors import Problem, RecipeError, did_you_mean
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Part
-from pipelines.recipe.engine_checks import check_engine
 from pipelines.recipe.settings import Sft
 from pipelines.recipe.stage_checks import feeding
 from pipelines.recipe.stage_kind import Node
@@ -26,14 +25,18 @@ class SftKind(FixedDataKind):
 
     def problems(self, node: Node) -> Iterator[Problem]:
         """A remote engine that does not answer."""
-        from pipelines.engine.tinker import session
+        if node.settings.engine is not None:
+            from pipelines.engine.tinker import session
 
-        yield from session.problems(node)
+            yield from session.problems(node)
 
     def check(self, node: Node) -> None:
         """The loss has what it compares with, and the sources that are named exist."""
         super().check(node)
-        check_engine(node)
+        if node.settings.engine is not None:
+            from pipelines.recipe.engine_checks import check_engine
+
+            check_engine(node)
         loss = bind(SLOT, node.settings.loss)
         if "logp_old" in loss.takes and node.settings.mini_batches == 1:
             raise RecipeError(

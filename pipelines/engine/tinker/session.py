@@ -104,8 +104,6 @@ def check_server(settings: RemoteEngine, base_model: str) -> None:
 def problems(node: Node) -> Iterator[Problem]:
     """What stands against a stage that a remote engine trains: no client, no server, or another model there."""
     engine = node.settings.engine
-    if engine is None:
-        return
     try:
         client_library()
         check_server(engine, engine.base_model or node.recipe.model.path or "")
