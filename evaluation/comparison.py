@@ -16,7 +16,6 @@ import numpy as np
 from evaluation import intervals, paired
 from evaluation.risk_return import FEWEST, cheap_score, top_k
 from evaluation.samples import TRUNCATED, Sample, truncated_share
-from evaluation.weights import compare_weights
 from pipelines.base import names
 from pipelines.base.errors import ModelError
 from pipelines.recipe.stage_kind import BASE
@@ -201,6 +200,8 @@ def weights(arms: Sequence[Arm], progress: Progress = lambda what: None) -> list
     Raises:
         ModelError: a model is not on this machine, or two have no weights in common.
     """
+    from evaluation.weights import compare_weights  # torch takes seconds to import, and most pages compare no weights
+
     models = [(f"{arm.name} ({arm.subjects[0].checkpoint})", arm.subjects[0].model) for arm in arms]
     for name, folder in models:
         if folder is None or not folder.is_dir():

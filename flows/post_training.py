@@ -17,7 +17,7 @@ from prefect import flow  # noqa: E402
 from prefect.futures import as_completed, wait  # noqa: E402
 from prefect.states import Failed  # noqa: E402
 
-from flows import origin, page  # noqa: E402
+from flows import origin, page, reports  # noqa: E402
 from flows.parameters import Stage  # noqa: E402
 from flows.progress import Bar, Closing, Lines  # noqa: E402
 from flows.table import gate_lines, markdown  # noqa: E402
@@ -87,11 +87,16 @@ def post_training(
         if isinstance(error, Exception):
             _notify(read, body)
             page.told(body, address)
+            reports.leave(pipeline)
         raise
     ahead.leave()
     # a sweep closes several at once
-    body = pipeline.close(say=Closing() if handed or deployed() else lambda what: None)
+    say = Closing() if handed or deployed() else lambda what: None
+    body = pipeline.close(say=say)
     _notify(read, body)
+    say("making the report")
+    reports.leave(pipeline)
+    say("")
     if summary:
         Path(summary).write_text(json.dumps(body, indent=1))
     page.told(body, address)

@@ -13,7 +13,7 @@ from evaluation.pages import comparison as comparison_pages
 from evaluation.pages import lineage, sweep
 from evaluation.pages import overoptimisation as overoptimisation_pages
 from evaluation.samples import Sample
-from flows.cli import report_data, report_page
+from flows import report_data, report_page
 from tasks.tracking.benchmarks import Answer
 
 QUESTIONS, ANSWERS = 500, 4

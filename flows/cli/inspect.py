@@ -20,7 +20,7 @@ def command(arguments: argparse.Namespace) -> int:
     Raises:
         UserError: there is no such run, it evaluated nothing, or the folder cannot be written.
     """
-    from flows.cli import report_data
+    from flows import report_data
     from pipelines.base.errors import UserError
     from pipelines.recipe.stage_kind import SCORES
     from tasks.export import inspect_logs

@@ -6,11 +6,6 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-STORED = "report.html"
-"""Its name among the files of a run in MLflow."""
-SAMPLED_STEPS = 8
-"""Steps whose rollouts are shown."""
-
 
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
@@ -29,20 +24,12 @@ def command(arguments: argparse.Namespace) -> int:
     Raises:
         UserError: there is no such run, it has no stages, the file cannot be written, or MLflow does not take it.
     """
-    from flows.cli import report_data, report_page
+    from flows import report_data, reports
     from pipelines.base.errors import UserError
-    from tasks.tracking import rollouts
 
     body = report_data.run_of(arguments.run)
-    stages = body["summary"]["stages"]
-    pairs = report_data.last_flips(stages)
-    rewarded = [name for name, about in stages.items() if report_data.kind_of(about).rewards]
-    last = rewarded[-1] if rewarded else ""
-    rows = rollouts.read(Path(stages[last]["artifact"])) if last else []
-    steps = rollouts.spread(sorted({row["step"] for row in rows}), SAMPLED_STEPS)
     out = Path(arguments.out or f"report-{body['run_id'][:8]}.html")
-    sampled = [row for row in rows if row["step"] in steps]
-    page = report_page.page(body, pairs, report_data.followed(rows), sampled, last)
+    page = reports.page_of(body)
     try:
         out.write_text(page, encoding="utf-8")
     except OSError as error:
@@ -59,6 +46,7 @@ def _store(run: dict[str, Any], page: str) -> None:
     Raises:
         UserError: MLflow does not answer, or does not take it.
     """
+    from flows.reports import STORED
     from pipelines.base.errors import UserError
     from tasks.tracking import api as tracking
     from tasks.tracking import links

@@ -62,6 +62,7 @@ def command(arguments: argparse.Namespace) -> int:
 
 def _unchanged(prepared: Any, began: float, arguments: argparse.Namespace) -> dict[str, Any]:
     """Return the result of a run in which every stage is reused, without starting Prefect or MLflow."""
+    from flows import reports
     from tasks.pipeline import Pipeline
     from tasks.stages import StageResult
     from tasks.tracking import leases, mirrors, outbox
@@ -78,6 +79,7 @@ def _unchanged(prepared: Any, began: float, arguments: argparse.Namespace) -> di
 
         nightly.ask(pipeline)
     body = pipeline.close()
+    reports.leave(pipeline)
     leases.close_abandoned()
     return body
 

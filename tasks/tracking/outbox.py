@@ -60,9 +60,22 @@ def add(work: Path) -> Path:
 
 def add_run(run_id: str, body: dict[str, Any]) -> Path:
     """Keep what a run has to be told at its end: `{"kind": "close" or "pipeline", ...}`; returns the entry."""
-    entry = folder() / f"run-{run_id}"
+    entry = entry_of(run_id)
     entry.mkdir(parents=True, exist_ok=True)
     note(entry, {**body, "run_id": run_id})
+    return entry
+
+
+def entry_of(run_id: str) -> Path:
+    """Where what a run has to be told waits; a folder that is there has not been sent."""
+    return folder() / f"run-{run_id}"
+
+
+def add_text(run_id: str, file: str, text: str) -> Path:
+    """Keep a file that is to be among those of a run; returns the entry."""
+    entry = folder() / f"text-{run_id}"
+    entry.mkdir(parents=True, exist_ok=True)
+    note(entry, {"kind": "text", "run_id": run_id, "file": file, "text": text})
     return entry
 
 
@@ -152,6 +165,7 @@ def _send(entry: Path, patience: TimeBudget) -> None:
     body = read_object(
         entry / UPLOAD, kind=str, run_id=str, stage=str, key=str, about=dict, tags=dict, time=int,
         summary=dict, metrics=dict, checkpoints=dict, artifact=str, limit=int, steps=dict, model_params=dict, texts=dict,
+        file=str, text=str,
     )  # fmt: skip
     kind = (body or {}).get("kind", "stage")
     needed = {
@@ -159,6 +173,7 @@ def _send(entry: Path, patience: TimeBudget) -> None:
         "close": ("run_id", "status"),
         "pipeline": ("run_id", "status", "summary", "metrics", "time"),
         "answers": ("artifact", "limit", "checkpoints", "time"),
+        "text": ("run_id", "file", "text"),
     }
     if body is None or kind not in needed or any(body.get(name) is None for name in needed[kind]):
         raise TrackerRejected(f"its {UPLOAD} is damaged")
@@ -170,6 +185,8 @@ def _send(entry: Path, patience: TimeBudget) -> None:
         tracking.close(body["run_id"], body["status"], body.get("tags") or {}, body.get("texts") or {})
     elif kind == "answers":
         _send_answers(entry, body)
+    elif kind == "text":
+        tracking.store_text(body["run_id"], body["file"], body["text"])
     else:
         checkpoints = body.get("checkpoints") or {}
         for told in (
@@ -353,6 +370,8 @@ __all__ = [
     "Uploaded",
     "add",
     "add_run",
+    "add_text",
+    "entry_of",
     "flush",
     "flush_all",
     "note",

@@ -86,7 +86,7 @@ print(json.dumps(out))
         env={**os.environ, "MLFLOW_TRACKING_URI": f"sqlite:///{folder / 'home' / 'mlflow.db'}"},
     )  # fmt: skip
     body = json.loads(found.stdout.splitlines()[-1])
-    assert body["parent"] == ["FINISHED", ["recipe.yaml", "summary.json"]]
+    assert body["parent"] == ["FINISHED", ["recipe.yaml", "report.html", "summary.json"]]
     for stage in FOUR:
         assert body[stage]["status"] == "FINISHED" and body[stage]["parent"] and body[stage]["params"] > 3
     assert "card.md" in body["curate"]["report"]

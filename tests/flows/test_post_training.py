@@ -30,7 +30,7 @@ def run(tmp_path, monkeypatch, home):
             raise RuntimeError
         return StageResult(stage, "ran", SimpleNamespace(path=Path(stage), key="k", run_id=None), "", 1.0)
 
-    pipeline = SimpleNamespace(results={}, parent="p", experiment_id=None, name="toy")
+    pipeline = SimpleNamespace(results={}, parent="p", experiment_id=None, name="toy", recorded=True)
     pipeline.close = lambda status="FINISHED", error=None, say=print: (
         closed.append(status) or {"evaluation": {}, "stages": list(pipeline.results)}
     )

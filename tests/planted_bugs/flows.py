@@ -16,7 +16,7 @@ PLANTED = {
     "an interval's ends are one": ("tasks/tracking/record.py", '{f"_{end}": cell[end]', '{f"_{end}": cell["low"]', ["tests/tasks/tracking/test_record.py::test_the_headline_score_of_the_last_checkpoint_comes_first_and_intervals_follow"]),
     "params hold every default": ("tasks/tracking/record.py", 'mode="json", exclude_defaults=True', 'mode="json"', ["tests/tasks/tracking/test_record.py::test_params_hold_what_somebody_set_and_what_runs_are_sorted_by"]),
     "a dirty checkout is clean": ("tasks/tracking/record.py", "str(bool(status)).lower()", "str(status is None).lower()", ["tests/tasks/tracking/test_record.py::test_a_dirty_checkout_says_so"]),
-    "what was lost counts as gained": ("flows/cli/report_data.py", "(False, True): \"gained\", (True, False): \"lost\"", "(False, True): \"lost\", (True, False): \"gained\"", ["tests/flows/cli/test_report.py::test_the_page_is_whole_and_says_it_all"]),
+    "what was lost counts as gained": ("flows/report_data.py", "(False, True): \"gained\", (True, False): \"lost\"", "(False, True): \"lost\", (True, False): \"gained\"", ["tests/flows/cli/test_report.py::test_the_page_is_whole_and_says_it_all"]),
     "--from ignores the earlier stages": (FLOW, "done = needed_before(read, chosen, plan(read), prepared.of_run) if chosen != read.stage_names() else {}", "done = {}", [FROM]),
     "--from starts a stage late": ("tasks/pipeline.py", "order.index(first) <= order.index(stage) <= order", "order.index(first) + bool(self.start) <= order.index(stage) <= order", [SELECT]),
     "--until stops a stage early": ("tasks/pipeline.py", "<= order.index(stage) <= order.index(last)", "<= order.index(stage) <= order.index(last) - bool(self.until)", [SELECT]),

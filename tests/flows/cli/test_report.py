@@ -9,8 +9,8 @@ import chain
 import html_pages
 import pytest
 
+from flows import report_data, report_page
 from flows.cli import main as cli
-from flows.cli import report_data, report_page
 from tasks import environment
 from tasks.store import index
 from tasks.tracking import rollouts

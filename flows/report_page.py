@@ -12,7 +12,7 @@ from evaluation.pages import curves
 from evaluation.pages.lineage import drawing
 from evaluation.pages.page import render
 from flows import table
-from flows.cli.report_data import Flips, side
+from flows.report_data import Flips, side
 from tasks.tracking import benchmarks, links, record
 
 HEAD = 160
