@@ -53,11 +53,12 @@ def find(names: list[str], progress: Progress = lambda what: None) -> list[Subje
     return subjects
 
 
-def single(name: str, like: Artifact | None = None) -> tuple[Evaluated, Subject]:
+def single(name: str, like: Artifact | None = None, *, with_model: bool = False) -> tuple[Evaluated, Subject]:
     """The checkpoint that a name means.
 
     Args:
         like: of several evaluations of a model, one that was made with the settings of this one is taken.
+        with_model: fetch its model from MLflow too, where a run is named whose model is not here.
 
     Raises:
         NotFound: as `find`.
@@ -67,6 +68,8 @@ def single(name: str, like: Artifact | None = None) -> tuple[Evaluated, Subject]
     evaluated = _evaluated(name, known, like)
     if len(evaluated) != 1:
         raise UserError(name, f"{len(evaluated)} runs; name one of them.")
+    if with_model:
+        _bring_model(evaluated[0], known)
     return evaluated[0], _subject(evaluated[0], known)
 
 
@@ -96,6 +99,18 @@ def _evaluated(name: str, known: Known, like: Artifact | None = None) -> list[Ev
         return [_of_model(model, name, checkpoint, known, like)]
     run = _remote(plain, known)
     return [_of_run(run, _label(run, checkpoint), checkpoint, known)]
+
+
+def _bring_model(each: Evaluated, known: Known) -> None:
+    """Fetch what a run's evaluation has scored, unless it is here."""
+    digest = (each.artifact.parts.get("inputs") or {}).get(each.checkpoint)
+    if each.run is None or digest is None or known.by_digest(str(digest), each.artifact) is not None:
+        return
+    stage = known.evaluation_of(each.run, each.checkpoint)
+    names = {label: name for name, label in known.labels(each.run, str(stage)).items()}
+    wanted = names.get(each.checkpoint, each.checkpoint)
+    if wanted in each.run["summary"]["stages"] and brought.stages(each.run, [wanted]):
+        known.forget()
 
 
 def recipe_of(artifact: Artifact) -> str:

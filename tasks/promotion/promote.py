@@ -25,7 +25,7 @@ from tasks import environment, process
 from tasks.environment import home
 from tasks.lineage import subjects
 from tasks.store.artifacts import Artifact
-from tasks.store.known import Evaluated, Known, makes
+from tasks.store.known import Evaluated, Known, NotFound, makes
 from tasks.tracking import outbox
 from tasks.tracking.time_budget import TrackerError
 
@@ -79,15 +79,18 @@ def candidate(run: str, name: str | None = None, *, new_name: bool = False) -> C
     Raises:
         UserError: it has no evaluation, is damaged, or has not reached MLflow; `name` is not registered.
     """
-    evaluated, subject = subjects.single(run)
-    known = Known()
-    model = known.by_name(subject.artifact)
-    if model is None or subject.checkpoint == BASE or makes(model) != MODEL:
+    evaluated, subject = subjects.single(run, with_model=True)
+    model = Known().by_name(subject.artifact)
+    if subject.checkpoint == BASE:
+        raise GateError(run, f"only a trained checkpoint can be promoted, not {subject.checkpoint}.")
+    if model is None or makes(model) != MODEL:
         raise GateError(
-            run, f"only a trained checkpoint whose artifact is here can be promoted, not {subject.checkpoint}."
+            run,
+            f"the model of {subject.checkpoint} is not here, and MLflow has no copy of it",
+            "Promote it on the machine that trained it.",
         )
     intact(model)
-    model_id = outbox.uploaded(model.path).models.get(model.stage)
+    model_id = _model_id(model)
     if model_id is None:
         raise GateError(
             run, f"{model.path.name} has no model in MLflow yet", "Run `whetstone sync`, which sends what is pending."
@@ -105,6 +108,19 @@ def candidate(run: str, name: str | None = None, *, new_name: bool = False) -> C
             tags = {"whetstone.parent_run": parent or "", "whetstone.seed": str(subject.seed)}
             versions[chosen] = str(tracking.register(model_id, chosen, tags))
     return Candidate(evaluated, subject, model, chosen, versions[chosen], parent)
+
+
+def _model_id(model: Artifact) -> str | None:
+    """Of its LoggedModel in MLflow; of a model that was fetched MLflow itself is asked."""
+    sent = outbox.uploaded(model.path)
+    known = sent.models.get(model.stage)
+    if known is not None or sent.run_id is None:
+        return known
+    with opened_registry():
+        from tasks.tracking import api as tracking
+
+        there = tracking.model_of(model.stage, run_id=sent.run_id)
+    return there[0] if there else None
 
 
 def intact(artifact: Artifact) -> None:
@@ -224,7 +240,7 @@ def compared(evidence: Mapping[str, Any]) -> str:
 
 
 def of_champion(name: str, champion: tuple[str, dict[str, str]], like: Artifact) -> tuple[Evaluated, Subject]:
-    """The champion's evaluation, of several one that was made as `like`.
+    """The champion's evaluation, of several one that was made as `like`; where its model is not here, that of its run, from MLflow.
 
     Args:
         champion: its version and the version's tags.
@@ -233,9 +249,12 @@ def of_champion(name: str, champion: tuple[str, dict[str, str]], like: Artifact)
         UserError: nothing says which run made it, or its evaluation is nowhere.
     """
     version, tags = champion
-    for place in (tags.get("whetstone.artifact"), tags.get("whetstone.parent_run")):
-        if place:
-            return subjects.single(place, like=like)
+    artifact, run = tags.get("whetstone.artifact"), tags.get("whetstone.parent_run")
+    if artifact:
+        with contextlib.suppress(*([NotFound] if run else [])):
+            return subjects.single(artifact, like=like)
+    if run:
+        return subjects.single(run, like=like)
     raise GateError(
         f"{name} version {version} is the champion, but nothing says which run made it",
         fix="Give the version the tag whetstone.parent_run with the id of its pipeline run.",

@@ -189,22 +189,25 @@ def test_another_machine_fetches_models_from_the_store(ran):
 
 @pytest.mark.slow
 def test_an_empty_folder_sees_what_the_run_s_own_sees(tmp_path):
-    """With the address of MLflow alone, and without a model: pages, comparisons and rows; whole artifacts for a lineage.
+    """With the address of MLflow alone, and without a model: pages, comparisons and rows; whole artifacts for a lineage and a promotion.
 
     In a home of its own: where two curations made the same rows, the two folders may name either.
     """
     home, told = tmp_path / "home", tmp_path / "summary.json"
-    toys.whetstone("run", str(toys.recipe(tmp_path)), "--summary", str(told), home=home)
+    recipe = toys.recipe(tmp_path, evaluate={"tasks": [{"name": "palindromes", "limit": 20, "samples": 1}]})
+    toys.whetstone("run", str(recipe), "--summary", str(told), home=home)
     run = json.loads(told.read_text())["parent_run_id"]
     uid = json.loads(next(home.glob("runs/rlvr-*/report/rollouts.jsonl")).read_text().splitlines()[0])["uid"]
     asked = [
         ["compare", f"{run}:base", f"{run}:rlvr", "--json"], ["report", run, "--out", str(tmp_path / "page.html")],
-        ["lineage", f"{run}:rlvr/palindromes/pass@1"], ["rows", uid],
+        ["promote", run], ["lineage", f"{run}:rlvr/palindromes/pass@1"], ["rows", uid],
     ]  # fmt: skip
 
     def answers(where, *models):
         for command in asked:
-            said = toys.whetstone(*command, home=where, MLFLOW_TRACKING_URI=f"sqlite:///{home}/mlflow.db").stdout
+            done = toys.whetstone(*command, home=where, check=False, MLFLOW_TRACKING_URI=f"sqlite:///{home}/mlflow.db")
+            said = done.stdout
+            assert done.returncode == (1 if command[0] == "promote" else 0), done.stderr
             yield json.loads(said) if "--json" in command else said
             if command[0] in ("compare", "report"):
                 assert [*where.rglob("model.safetensors")] == [*models], "what a page shows needs no weights"
@@ -216,7 +219,7 @@ def test_an_empty_folder_sees_what_the_run_s_own_sees(tmp_path):
         far = [*answers(tmp_path / "empty")]
     finally:
         (home / "away").rename(home / "runs")
-    assert far == near
+    assert far == near and "toy version 1 was compared with the base of its own chain" in far[2]
 
 
 def test_runs_and_show(ran):

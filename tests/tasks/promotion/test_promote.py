@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -178,6 +179,19 @@ def test_a_champion_that_changed_meanwhile_is_looked_at_again(registry):
     promotion.move(two, looks[1])
     with pytest.raises(GateError, match="another champion by now"):
         promotion.move(one, looks[0])
+
+
+def test_a_champion_whose_model_is_elsewhere_is_found_by_its_run(registry):
+    """Its answers decide, and they are those of the run's evaluation; a candidate's model has to be had."""
+    first = candidate("elsewhere", 0.4, 41)
+    assert look_and_move(first)["promote"]
+    shutil.rmtree(first.model.path)
+    better = candidate("elsewhere", 0.6, 42)
+    evidence = promotion.look(better, RULE)
+    assert evidence["promote"] and evidence["champion"]["evaluation"] == first.evaluated.artifact.path.name
+    shutil.rmtree(better.model.path)
+    with pytest.raises(GateError, match="the model of rlvr is not here, and MLflow has no copy of it"):
+        promotion.candidate(str(better.run_id), "elsewhere")
 
 
 @pytest.mark.parametrize(
