@@ -108,7 +108,7 @@ def sweep(
         separate_homes: the task runner's workers have project folders of their own, so what all runs share is made first.
 
     Returns:
-        recipe, experiment, task, confidence, leaderboard (best first), tuned (variant → value), failed
+        recipe, experiment, task, confidence, leaderboard (best first), start (see `leaderboard.start_of`), tuned (variant → value), failed
         (run → error), left_out (preset → reason), shares (variant → share of the budget that SFT spent).
 
     Raises:
@@ -132,7 +132,8 @@ def sweep(
         live = min(resamples, LIVE_RESAMPLES)
         rows = leaderboard.leaderboard(outcomes, benchmark, confidence=confidence, resamples=live)
         if rows:
-            create_table_artifact(pages.cells(rows), key="leaderboard", description=f"{read.base.name}: {benchmark}")
+            cells = pages.cells(rows, leaderboard.start_of(outcomes, confidence=confidence))
+            create_table_artifact(cells, key="leaderboard", description=f"{read.base.name}: {benchmark}")
 
     if start and separate_homes:  # what all share is then in MLflow, from where machines fetch it
         runs.all([start], finished)
@@ -150,6 +151,7 @@ def sweep(
         "task": benchmark,
         "confidence": confidence,
         "leaderboard": rows,
+        "start": leaderboard.start_of(outcomes, confidence=confidence),
         "tuned": chosen,
         "failed": failed,
         "left_out": read.left_out,

@@ -148,9 +148,16 @@ def swept() -> str:
         {"reward/mean": [[(s, float(np.sin(s / 9 + i + seed / 9))) for s in range(60)] for seed in (0, 1)]}
         for i in range(6)
     ]
-    body = {"recipe": "nightly", "task": "gsm8k", "confidence": 0.95, "leaderboard": rows, "shares": {}}
+    start = {
+        "name": "sft", "mean": 0.3, "low": 0.2, "high": 0.4, "truncated": 0.2, "runs": ["9" * 32], "seeds": [None],
+    }  # fmt: skip
+    body = {"recipe": "nightly", "task": "gsm8k", "confidence": 0.95, "leaderboard": rows, "start": start, "shares": {}}
     return sweep.page(
-        body, sweep.cells(rows), curves=curves, links={"0" * 32: "http://127.0.0.1:5000/#/x"}, notes=[f"failed: {LONG}"]
+        body,
+        sweep.cells(rows, start),
+        curves=curves,
+        links={"0" * 32: "http://127.0.0.1:5000/#/x"},
+        notes=[f"failed: {LONG}"],
     )
 
 

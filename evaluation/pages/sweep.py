@@ -32,7 +32,8 @@ def page(
     from evaluation.pages import curves as learning
     from evaluation.pages.page import render
 
-    board, title = body["leaderboard"], f"{body['recipe']}: {body['task']}"
+    board, title, start = body["leaderboard"], f"{body['recipe']}: {body['task']}", body.get("start")
+    scored = [*board, start | {"name": _start(start)}] if start else board
     split, learned = None, learning.drawn(curves)
     if body.get("shares"):
         series = split_curves(body)
@@ -46,9 +47,9 @@ def page(
     return render(
         "sweep.html", title=title, sections=[*sections, ("leaderboard", "Leaderboard"), ("runs", "Runs")], conclusion=conclusion(body),
         percent=f"{100 * body['confidence']:g} %", split=split, curves=learned, names=[row["name"] for row in board],
-        rows=[row | {"text": f"{_percent(row['mean'], row['low'], row['high'])} %"} for row in board],
-        least=min(row["low"] for row in board), most=max(row["high"] for row in board),
-        header=list(cells[0]), cells=[list(row.values()) for row in cells], runs=_runs(board, links or {}), notes=notes,
+        rows=[row | {"text": f"{_percent(row['mean'], row['low'], row['high'])} %"} for row in scored],
+        least=min(row["low"] for row in scored), most=max(row["high"] for row in scored), start=start and start["mean"],
+        header=list(cells[0]), cells=[list(row.values()) for row in cells], runs=_runs(scored, links or {}), notes=notes,
     )  # fmt: skip
 
 
@@ -71,10 +72,15 @@ def conclusion(body: dict[str, Any]) -> str:
     return f"{first['name']} has the highest mean, {score}, but no variant stands out at {level}: {tied}."
 
 
+def _start(start: Mapping[str, Any]) -> str:
+    """What the checkpoint that all start from is called among the variants."""
+    return f"start ({start['name']})"
+
+
 def _runs(board: Sequence[dict[str, Any]], links: Mapping[str, str]) -> list[tuple[str, str, str, str]]:
     """Variant, seed, run and the address of its page of each run."""
     return [
-        (row["name"], str(seed), str(run), links.get(str(run), ""))
+        (row["name"], "–" if seed is None else str(seed), str(run), links.get(str(run), ""))
         for row in board
         for seed, run in zip(row.get("seeds", []), row.get("runs", []), strict=True)
     ]
@@ -98,20 +104,27 @@ def split_curves(body: dict[str, Any]) -> list[Line]:
     return lines
 
 
-def cells(rows: list[dict[str, Any]]) -> list[dict[str, str]]:
-    """The rows of a leaderboard as text by column: for terminals, pages, Prefect and Markdown."""
+def cells(rows: list[dict[str, Any]], start: Mapping[str, Any] | None = None) -> list[dict[str, str]]:
+    """The rows of a leaderboard as text by column: for terminals, pages, Prefect and Markdown; last the checkpoint that all start from."""
     rendered = []
     for row in rows:
         ends = f"{row['rank_low']}" if row["rank_low"] == row["rank_high"] else f"{row['rank_low']}-{row['rank_high']}"
         gain = "" if row["gain"] is None else _percent(row["gain"], row["gain_low"], row["gain_high"], "+")
         rendered.append({
             "rank": ends, "variant": row["name"], "score": _percent(row["mean"], row["low"], row["high"]),
-            "by seed": " / ".join(f"{100 * v:.1f}" for v in row["by_seed"]), "gain": gain,
-            "cut": "–" if row.get("truncated") is None else f"{100 * row['truncated']:.1f} %",
+            "by seed": " / ".join(f"{100 * v:.1f}" for v in row["by_seed"]), "gain": gain, "cut": _cut(row),
             "best": f"{100 * row['best']:.0f} %", "seconds": f"{row['cost'].get('seconds', 0):.0f}",
             "steps": f"{row['cost'].get('steps', 0):.0f}", "tokens": f"{row['cost'].get('tokens', 0):.0f}",
         })  # fmt: skip
+    if start and rendered:
+        score = _percent(start["mean"], start["low"], start["high"])
+        known = {"rank": "–", "variant": _start(start), "score": score, "cut": _cut(start)}
+        rendered.append(dict.fromkeys(rendered[0], "") | known)
     return rendered
+
+
+def _cut(row: Mapping[str, Any]) -> str:
+    return "–" if row.get("truncated") is None else f"{100 * row['truncated']:.1f} %"
 
 
 def _percent(value: float, low: float, high: float, sign: str = "") -> str:

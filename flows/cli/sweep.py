@@ -116,7 +116,13 @@ def page(body: dict[str, Any]) -> str:
     curves = leaderboard.curves(
         body["leaderboard"], {n: run["summary"] for n, run in known.items() if run.get("summary")}
     )
-    return pages.page(body, pages.cells(body["leaderboard"]), curves=curves, links=links.known(), notes=notes(body)[1:])
+    return pages.page(
+        body,
+        pages.cells(body["leaderboard"], body.get("start")),
+        curves=curves,
+        links=links.known(),
+        notes=notes(body)[1:],
+    )
 
 
 def check_runner(text: str) -> None:
@@ -155,7 +161,7 @@ def show(body: dict[str, Any]) -> None:
 
     console = Console() if sys.stdout.isatty() else Console(width=160)
     table = Table(box=None, pad_edge=False)
-    rows = pages.cells(body["leaderboard"])
+    rows = pages.cells(body["leaderboard"], body.get("start"))
     for column in rows[0]:
         table.add_column(column)
     for row in rows:
@@ -182,7 +188,7 @@ def markdown(body: dict[str, Any]) -> str:
     """The leaderboard as Markdown."""
     from evaluation.pages import sweep as pages
 
-    rows = pages.cells(body["leaderboard"])
+    rows = pages.cells(body["leaderboard"], body.get("start"))
     lines = [list(rows[0]), ["---"] * len(rows[0]), *(list(row.values()) for row in rows)]
     about, *details = notes(body)
     table = [f"| {' | '.join(line)} |" for line in lines]

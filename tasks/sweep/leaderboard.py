@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from evaluation import samples
+import numpy as np
+
+from evaluation import intervals, samples
 from evaluation.ranking import Standing, rank
 from evaluation.risk_return import tail_mean
 from pipelines.base.errors import UserError
@@ -113,12 +115,11 @@ def leaderboard(
     ranked = [o for o in outcomes if o.cell.variant != START]
     if not ranked:
         return []
-    shared = set.intersection(*(set(o.scores) for o in outcomes))
-    if not shared:
+    order = _asked(outcomes)
+    if not order:
         raise UserError(
             "evaluate.tasks", f"the runs were not asked one {task} problem in common, so they cannot be ranked."
         )
-    order = [problem for problem in outcomes[0].scores if problem in shared]
     scores: dict[str, list[list[float]]] = {}
     baseline = None
     for outcome in outcomes:
@@ -129,6 +130,33 @@ def leaderboard(
             scores.setdefault(outcome.cell.variant, []).append(values)
     standings = rank(scores, baseline, confidence=confidence, resamples=resamples)
     return [_row(standing, [o for o in ranked if o.cell.variant == standing.name]) for standing in standings]
+
+
+def _asked(outcomes: list[Outcome]) -> list[str]:
+    """The problems that all runs were asked, in the order of the first."""
+    shared = set.intersection(*(set(o.scores) for o in outcomes))
+    return [problem for problem in outcomes[0].scores if problem in shared]
+
+
+def start_of(outcomes: Iterable[Outcome], *, confidence: float = 0.95) -> dict[str, Any] | None:
+    """The checkpoint that all variants start from, on the problems of the leaderboard; None where there is none, or it failed.
+
+    Returns:
+        name (of its stage), mean with its interval (`low`, `high`), truncated and runs.
+    """
+    outcomes = [o for o in outcomes if o.scores]
+    own = next((o for o in outcomes if o.cell.variant == START), None)
+    order = _asked(outcomes) if own else []
+    if own is None or not order:
+        return None
+    values = np.array([own.scores[problem] for problem in order])
+    low, high = intervals.share_interval(values, confidence)
+    summary = own.summary or {}
+    name = next(reversed(summary.get("evaluation") or {"start": {}}))
+    return {
+        "name": name, "mean": float(values.mean()), "low": low, "high": high, "truncated": own.truncated,
+        "runs": [summary.get("parent_run_id")], "seeds": [None],
+    }  # fmt: skip
 
 
 def curves(rows: Iterable[dict[str, Any]], summaries: Mapping[str, dict[str, Any]]) -> list[dict[str, list[Points]]]:

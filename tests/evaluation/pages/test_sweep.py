@@ -62,6 +62,23 @@ def test_the_page_has_curves_of_all_variants_and_links_to_their_runs():
     assert 'aria-label="reward"' in text and 'aria-label="entropy' not in text
 
 
+def test_the_checkpoint_that_all_start_from_is_a_row_and_a_line():
+    """Its score is at 20 % of the scale from 0.4 to 0.65, in the rows of the variants too; without one nothing is said of it."""
+    made = body(grpo=0.5) | {"shares": {}}
+    start = {"name": "sft", "mean": 0.45, "low": 0.4, "high": 0.5, "truncated": 0.25, "runs": ["s"], "seeds": [None]}
+    score = {"by_seed": [0.55], "best": 1.0, "gain": 0.1, "gain_low": 0.0, "gain_high": 0.2, "cost": {}}
+    cells = sweep.cells([made["leaderboard"][0] | score], start)
+    assert [(row["rank"], row["variant"], row["score"]) for row in cells] == [
+        ("1", "grpo", "55.0 [45.0, 65.0]"), ("–", "start (sft)", "45.0 [40.0, 50.0]"),
+    ]  # fmt: skip
+    assert (cells[1]["cut"], cells[1]["gain"], cells[1]["seconds"]) == ("25.0 %", "", "")
+    text = sweep.page(made | {"start": start}, cells, links={"s": "http://m/#/s"})
+    check(text)
+    assert text.count("--zero:0.2000") == 2 and "the line is the checkpoint that all start from" in text
+    assert '<a href="http://m/#/s">s</a>' in text and text.count("start (sft)") == 4
+    assert "the line is" not in sweep.page(made, cells[:1])
+
+
 def test_the_conclusion_is_one_sentence_by_the_intervals_of_the_ranks():
     made = body(grpo=0.5, rloo=0.25, gspo=0.2)
     first, second, third = made["leaderboard"]

@@ -46,6 +46,7 @@ def test_a_sweep_shares_stages_ranks_its_runs_and_reuses_them(tmp_path, home):
     ]
     assert all(row["seeds"] == [0, 1] and len(row["by_seed"]) == 2 for row in body["leaderboard"])
     assert len({run for row in body["leaderboard"] for run in row["runs"]}) == 4, "a pipeline run each"
+    assert body["start"]["name"] == "sft" and "start (sft)" in first.stdout, "what all start from"
     stages = [path.name.partition("-")[0] for path in (home / "runs").glob("*-*")]
     assert sorted(stages) == ["curate"] + ["evaluate"] * 5 + ["rlvr"] * 4 + ["sft"], "shared stages run once"
     assert "whetstone compare experiment:toy-sweep" in first.stdout

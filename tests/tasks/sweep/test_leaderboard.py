@@ -39,6 +39,11 @@ def test_a_leaderboard_ranks_variants_over_their_seeds(tmp_path):
     ]
     first, second = leaderboard.leaderboard(outcomes, "t")
     assert (first["name"], second["name"]) == ("y", "x")
+    start = leaderboard.start_of(outcomes)
+    assert start is not None and leaderboard.start_of(outcomes[1:]) is None
+    assert (start["name"], start["mean"], start["runs"]) == ("start", 0.0, ["r0"]) and 0 <= start["low"] <= start[
+        "high"
+    ] < 1
     assert first["by_seed"] == [0.75, 1.0] and first["mean"] == 0.875 and first["gain"] == 0.875
     assert first["seeds"] == [0, 1] and first["runs"] == ["r0", "r1"]
     assert first["cost"] == {"seconds": 2.0, "steps": 4.0, "tokens": 100.5} and second["mean"] == 0.25
