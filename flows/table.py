@@ -125,6 +125,18 @@ def markdown(body: dict[str, Any]) -> str:
     return "\n".join([*table, "", *[f"- {d}" for d in differences(body)], *gate, *stages])
 
 
+def narrow(header: list[str], lines: list[list[str]]) -> list[str]:
+    """The table for terminals that are narrower than it: what was measured of a checkpoint stands below its name.
+
+    >>> narrow(["checkpoint", "pass@1", "stage time"], [["SFT", "50.0 % [40.0, 60.0]", "12 s"]])
+    ['SFT', '  pass@1 50.0 % [40.0, 60.0]', '  stage time 12 s']
+    """
+    told = []
+    for name, *values in lines:
+        told += [name, *(f"  {column} {value}" for column, value in zip(header[1:], values, strict=True))]
+    return told
+
+
 def show(body: dict[str, Any]) -> None:
     """Print the table; colours on terminals only."""
     from rich.console import Console
@@ -141,6 +153,10 @@ def show(body: dict[str, Any]) -> None:
         table.add_column(name, justify="left" if name == "checkpoint" else "right")
     for line in lines:
         table.add_row(*line)
-    console.print(table)
+    if console.measure(table, options=console.options.update(width=10_000)).maximum <= console.width:
+        console.print(table)
+    else:  # columns as narrow as that would cut the values off
+        for line in [f"{body['recipe']}, seed {body['seed']}", *narrow(header, lines)]:
+            console.print(line, highlight=False)
     for text in differences(body):
         console.print(text, highlight=False)

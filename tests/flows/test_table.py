@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from flows import table
 
 
@@ -72,3 +74,15 @@ def test_differences_keep_their_sign():
         "t: base → sft +20.0 points, 95 % interval [+10.0, +40.0], paired over 10 questions"
     ]
     assert table.markdown(BODY).endswith("- " + table.differences(BODY)[0])
+
+
+@pytest.mark.parametrize("width", [140, 60, 40])
+def test_no_value_is_cut_off_however_narrow_the_terminal(width, monkeypatch, capsys):
+    monkeypatch.setenv("COLUMNS", str(width))
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    table.show({**BODY, "differences": {}})
+    said = capsys.readouterr().out
+    assert "…" not in said and said.count("90.0 %") == 0 and said.count("70.0 % [60.0, 90.0]") == 0
+    for value in ("10.0 % [0.0, 30.0]", "80.0 % [70.0, 100.0]", "9.0 [8.9, 9.2]"):
+        assert value in said
+    assert ("┃" in said) == (width == 140)
