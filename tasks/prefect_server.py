@@ -28,6 +28,7 @@ from pipelines.base import owner
 from pipelines.base.errors import UserError
 from pipelines.base.project import python
 from tasks import environment
+from tasks.tracking.links import EMBEDDED
 
 STARTUP_S = 120.0
 PATIENCE_S = 3.0
@@ -37,6 +38,7 @@ SET = (
     "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE",
     "PREFECT_API_AUTH_STRING",
     "PREFECT_SERVER_API_AUTH_STRING",
+    EMBEDDED,
 )
 """Variables of the environment that are the server's while it runs."""
 
@@ -71,7 +73,7 @@ def embedded() -> Iterator[Callable[[], None]]:
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener:
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
         process = _start(listener.fileno(), log, access)
-    os.environ |= {"PREFECT_API_URL": url, "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false", **access}
+    os.environ |= {"PREFECT_API_URL": url, "PREFECT_SERVER_ALLOW_EPHEMERAL_MODE": "false", EMBEDDED: "1", **access}
     try:
         yield lambda: _wait(process, url, log)
     finally:

@@ -13,6 +13,8 @@ from tasks.store import index
 
 VIEW, SEEDS_VIEW, CURVES_VIEW = "whetstone", "whetstone-seeds", "whetstone-curves"
 """Our saved views: pipeline runs with their scores, the same averaged over seeds, and the learning curves of their stages."""
+EMBEDDED = "WHETSTONE_EMBEDDED_PREFECT"
+"""Variable of the environment while PREFECT_API_URL is that of a server which ends with its command."""
 TRAINING = {"workflowType": "machine_learning"}
 
 
@@ -54,6 +56,8 @@ def file(experiment_id: str, run_id: str, path: str) -> str:
 
 def flow_run(flow_run_id: str) -> str | None:
     """A flow run's page on the Prefect server of the environment; None for the embedded server, which ends with its command."""
+    if EMBEDDED in os.environ:
+        return None
     api, page = prefect_api(), os.environ.get("PREFECT_UI_URL")
     shown = page or (redact(api).rstrip("/").removesuffix("/api") if api else None)
     return f"{shown.rstrip('/')}/runs/flow-run/{flow_run_id}" if shown else None

@@ -16,6 +16,7 @@ import toys
 from children import alive, wait_until
 
 from tasks import environment, prefect_server
+from tasks.tracking import links
 
 
 @pytest.fixture
@@ -31,6 +32,7 @@ def test_a_named_server_is_used_as_it_is(prepared, monkeypatch):
     with prefect_server.embedded() as ready:
         ready()
         assert os.environ["PREFECT_API_URL"] == "http://127.0.0.1:9/api"
+        assert links.flow_run("x") == "http://127.0.0.1:9/runs/flow-run/x"
 
 
 @pytest.mark.slow
@@ -39,7 +41,11 @@ def test_a_server_that_cannot_start(prepared, monkeypatch):
     (prepared / "prefect" / "prefect.db").mkdir(parents=True)
     with pytest.raises(prefect_server.ServerFailed, match=r"server\.log"), prefect_server.embedded() as ready:
         ready()
-    assert "PREFECT_API_URL" not in os.environ and (prepared / "prefect" / "server.log").exists()
+    assert (
+        "PREFECT_API_URL" not in os.environ
+        and links.EMBEDDED not in os.environ
+        and (prepared / "prefect" / "server.log").exists()
+    )
 
 
 def status(url: str, password: str | None = None, method: str = "GET") -> int:
@@ -60,6 +66,7 @@ def status(url: str, password: str | None = None, method: str = "GET") -> int:
 def test_it_answers_on_loopback_to_its_password_and_leaves(prepared):
     with prefect_server.embedded() as ready:
         ready()
+        assert links.flow_run("x") is None, "its page would be gone with the command"
         url = os.environ["PREFECT_API_URL"]
         with urllib.request.urlopen(f"{url}/health") as reply:
             assert reply.status == 200
@@ -84,6 +91,7 @@ def test_it_answers_on_loopback_to_its_password_and_leaves(prepared):
 def test_it_leaves_with_an_owner_that_was_killed(home):
     code = """
 from tasks import environment, prefect_server
+from tasks.tracking import links
 environment.prepare()
 with prefect_server.embedded() as ready:
     ready()
