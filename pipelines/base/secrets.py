@@ -11,7 +11,7 @@ HIDDEN = "***"
 _USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][\w+.\-]*://)[^/?#\s'\"<>]*@")
 _USERINFO_WITH_SLASH = re.compile(r"(?P<scheme>[a-zA-Z][\w+.\-]*://)[^/?#\s'\"<>:]*:(?!\d+(?:/|$))[^\s'\"<>]*@")
 _QUERY = re.compile(
-    r"(?P<name>[?&;#][\w.\-]*(?:key|token|secret|passw|pwd|auth|sig|credential)[\w.\-]*=)[^&;\s'\"#<>]+", re.IGNORECASE
+    r"(?i)(?P<name>[?&;#](?!viewStateShareKey=)[\w.\-]*(?:key|token|secret|passw|pwd|auth|sig|credential)[\w.\-]*=)[^&;\s'\"#<>]+"
 )
 _HEADER = re.compile(r"(?P<name>\b(?:Basic|Bearer)\s+)[\w+/=.~\-]{6,}")
 VARIABLES = (

@@ -39,6 +39,7 @@ def test_plain_texts_stay():
     for text in (
         "sqlite:////home/x/mlflow.db",
         "http://127.0.0.1:5000/#/experiments/1",
+        "#/experiments/1/runs?workflowType=machine_learning&viewStateShareKey=whetstone-curves&compareRunsMode=CHART",
         "keys are 16 long",
         "a@b.c wrote",
     ):

@@ -50,6 +50,7 @@ def test_the_parent_run_says_what_it_was_and_what_it_did(told):
     assert tags["mlflow.source.name"] == "recipes/toy.yaml" and tags["mlflow.source.type"] == "LOCAL"
     assert len(tags["mlflow.source.git.commit"]) == 40 and tags["mlflow.source.git.dirty"] in ("true", "false")
     assert "| rlvr | 0.500 [0.250, 0.500] |" in tags["mlflow.note.content"]
+    assert f"viewStateShareKey={links.CURVES_VIEW}&" in tags["mlflow.note.content"]
     assert f"runs/{uploaded(second, 'rlvr').run_id}?" in tags["mlflow.note.content"]
     contexts = {d.dataset.name: d.tags[0].value for d in run.inputs.dataset_inputs}
     assert contexts == {"toy-0.5b": "training", "palindromes": "evaluation"}
