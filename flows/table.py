@@ -156,7 +156,7 @@ def show(body: dict[str, Any]) -> None:
     if console.measure(table, options=console.options.update(width=10_000)).maximum <= console.width:
         console.print(table)
     else:  # columns as narrow as that would cut the values off
-        for line in [f"{body['recipe']}, seed {body['seed']}", *narrow(header, lines)]:
-            console.print(line, highlight=False)
+        for text in [f"{body['recipe']}, seed {body['seed']}", *narrow(header, lines)]:
+            console.print(text, highlight=False)
     for text in differences(body):
         console.print(text, highlight=False)
