@@ -90,8 +90,11 @@ class Known:
         ids = [r["run_id"][: max(8, len(name))] for r in self.runs[:50]]
         names = [a.name for a in self.artifacts if makes(a) == MODEL]
         experiments = [f"experiment:{r.get('experiment')}" for r in self.runs]
-        hint = did_you_mean(name, dict.fromkeys([*ids, *(r["name"] for r in self.runs), *names, *experiments]))
-        if hint.startswith("Known") and len(hint) > 400:
+        listed = dict.fromkeys([*ids, *(r["name"] for r in self.runs), *names, *experiments])
+        hint = did_you_mean(name, listed)
+        if not listed:
+            hint = "Of other machines' runs MLflow is asked by their ids; `whetstone runs --remote` lists them."
+        elif hint.startswith("Known") and len(hint) > 400:
             hint = "See `whetstone runs`."
         return NotFound(name, "no run, model or experiment of this name is known here", hint)
 

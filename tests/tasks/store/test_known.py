@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tasks.store.artifacts import Artifact
-from tasks.store.known import training
+from tasks.store.known import Known, training
 
 
 @pytest.mark.parametrize(
@@ -23,3 +23,8 @@ from tasks.store.known import training
 def test_only_what_is_known_is_said(kind: str, settings: dict[str, Any], metrics: dict[str, float], words: list[str]):
     artifact = Artifact(kind, "k", Path("a"), "d", metrics=metrics, parts={"settings": {kind: settings}})
     assert training(artifact) == words
+
+
+def test_an_empty_folder_says_how_runs_of_other_machines_are_named(home):
+    home.mkdir(parents=True)
+    assert "by their ids; `whetstone runs --remote` lists them" in str(Known().unknown("rlvr-0123456789abcdef"))
