@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import golden_assembly
+from benchmarks import golden_assembly, golden_rewards
 from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import bind, load_plugins
 from pipelines.contract.columns import COLUMNS
@@ -434,33 +434,6 @@ def arena_tournament(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     return {"ranked": ranked, "advantage": advantages(rank_rewards(ranked))}
 
 
-def co_reward(case: Case, dtype: torch.dtype) -> dict[str, Any]:
-    """Answers to two wordings, as rows whose completion is the answer; unscored is -1."""
-    from pipelines.data.records import Problem, Stop, Trajectory
-    from pipelines.papers.co_reward import co_reward
-
-    wordings = case["inputs"]["said"]
-    problems = {
-        f"{p:032x}": Problem(uid=f"{p:032x}", prompt=[], answer="", verifier="exact", source="", licence="")
-        for p in range(len(wordings[0]))
-    }
-    rows = [
-        [
-            [
-                Trajectory(
-                    uid=uid, group=2 * p + w, tokens=[1], role=[3], logp_old=[0.0], max_tokens=1, stop=Stop.END, version=0,
-                    text=answer,
-                )
-                for answer in wordings[w][p]
-            ]
-            for p, uid in enumerate(problems)
-        ]
-        for w in range(2)
-    ]  # fmt: skip
-    co_reward().score([row for wording in rows for problem in wording for row in problem], problems)
-    return {"reward": [[[-1.0 if r.score is None else r.score for r in p] for p in w] for w in rows]}
-
-
 def arpo(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     """The entropy of two turns and the chance to branch; token entropies are those of the given log-probabilities."""
     strategy = instance(case)
@@ -483,6 +456,8 @@ SPECIAL: dict[tuple[str, str], Callable[[Case, torch.dtype], dict[str, Any] | No
     ("auxiliary_loss", "epo"): epo, ("auxiliary_loss", "siren"): siren, ("replay", "pipo"): pipo_replay,
     ("credit", "verl_erank"): verl_erank, ("curriculum", "gain_rl"): gain_rl, ("objective", "hapo"): hapo,
     ("objective", "hpt_upge"): hpt_upge, ("shaping", "adlp"): adlp, ("shaping", "laser_d"): laser_d,
-    ("shaping", "par"): par, ("reward", "arena_tournament"): arena_tournament, ("reward", "co_reward"): co_reward,
+    ("shaping", "par"): par, ("reward", "arena_tournament"): arena_tournament, ("reward", "co_reward"): golden_rewards.co_reward,
+    ("reward", "ttrl"): golden_rewards.ttrl, ("reward", "self_certainty"): golden_rewards.of_logits,
+    ("reward", "rent"): golden_rewards.of_logits, ("reward", "rlpr"): golden_rewards.rlpr,
     ("rollout", "arpo"): arpo, ("divergence", "chi2"): chi2_rows,
 }  # fmt: skip

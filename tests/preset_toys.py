@@ -18,6 +18,9 @@ FITTING = {
     "sdft": [
         "rlvr.providers=[{kind: self_teacher_top, solution: record, weights: start, template: '{prompt} {solution}'}]"
     ],
+    "minillm": [
+        "rlvr.providers=[{kind: teacher, path: START/sft/out/base}, {kind: teacher_top, path: START/sft/out/base}]"
+    ],
     "ppe": ["rlvr.prompting={kind: ppe, text: Think.}"],  # the toy reads 64 characters
     "irrl": ["rlvr.shaping=[{kind: irrl, clip: false}]"],  # hundreds of targets, of which the first steps meet few
     "cosine_length": ["rlvr.shaping=[{kind: cosine_length, margin: 1}]"],  # its answers have up to 16 tokens
@@ -26,6 +29,8 @@ FITTING = {
         "rlvr.sampling.temperature=0.5",
         "rlvr.group_size=8",
     ],
+    "ttrl": ["rlvr.sampling.temperature=0.5", "rlvr.group_size=8"],
+    "rlpr": ["rlvr.reward={kind: rlpr, marker: ''}"],  # the toy writes no tags
 }
 """What a preset needs to work with the toy model."""
 

@@ -9,7 +9,6 @@ Two wordings of a problem vote on each other's answers: no gold answer needed.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from pipelines.contract.catalogue import method
 from pipelines.contract.method import Prompting, Reward
 from pipelines.data.records import Problem, Stop, Trajectory
 from pipelines.papers.common.views import paraphrased
+from pipelines.papers.common.votes import vote
 from pipelines.rlvr.scoring import verify
 
 if TYPE_CHECKING:
@@ -111,15 +111,3 @@ def _judge(first: list[Trajectory], second: list[Trajectory], problem: Problem) 
                 continue
             row.score = None if pseudo_label is None else float(bool(answer) and answer == pseudo_label)
             row.components = {"verifier": float(bool(row.correct)), "views_agree": float(votes[0] == votes[1])}
-
-
-def vote(answers: list[str]) -> str | None:
-    """The most frequent answer that is not empty; "" where nobody answered, None where several tie.
-
-    >>> vote(["4", "4", "5", "", "4"]), vote(["4", "7"]), vote(["", ""])
-    ('4', None, '')
-    """
-    best = Counter(a for a in answers if a).most_common(2)
-    if len(best) > 1 and best[0][1] == best[1][1]:
-        return None
-    return best[0][0] if best else ""

@@ -10,7 +10,7 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
-from pipelines.rlvr.ops import group_size, group_sum
+from pipelines.papers.common.pairs import spread_pairs
 
 
 @method(
@@ -69,12 +69,7 @@ def prdp(
     loss = squared_error(moved)
     if clip_range is not None:
         loss = torch.maximum(loss, squared_error(moved.clamp(-clip_range, clip_range)))
-    once = torch.ones_like(difference)
-    ends = torch.zeros(len(group), dtype=loss.dtype)
-    total, partners = (ends.index_add(0, first, x).index_add(0, second, x) for x in (loss, once))
-    pairs = group_sum(partners, group) / 2
-    share = group_size(group, in_loss) / (2 * pairs.clamp(min=1))
-    return (share * total)[:, None].to(logp.dtype) * mask
+    return spread_pairs(loss, first, second, group, in_loss)[:, None].to(logp.dtype) * mask
 
 
 def _pairs(group: torch.Tensor, in_loss: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from pipelines.papers.co_reward import vote
+from pipelines.papers.common.votes import vote
 
 
 @pytest.mark.parametrize(
