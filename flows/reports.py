@@ -27,18 +27,20 @@ _one_at_a_time = threading.Lock()
 """Matplotlib's settings belong to the process, and a sweep ends runs in several threads."""
 
 
-def page_of(run: dict[str, Any]) -> str:
+def page_of(run: dict[str, Any], shown: Tracking | None = None) -> str:
     """The page of a run.
 
     Args:
         run: an entry of the index, its stages' artifacts being here (`report_data.run_of`).
+        shown: answers or rollouts of which MLflow is to show none are left out; None: nothing is.
     """
     from flows import report_data, report_page
     from tasks.tracking import rollouts
 
     stages = run["summary"]["stages"]
-    pairs = report_data.last_flips(stages)
-    rewarded = [name for name, about in stages.items() if report_data.kind_of(about).rewards]
+    pairs = report_data.last_flips(stages) if shown is None or shown.answers else []
+    wanted = stages.items() if shown is None or shown.rollouts else ()
+    rewarded = [name for name, about in wanted if report_data.kind_of(about).rewards]
     last = rewarded[-1] if rewarded else ""
     rows = rollouts.read(Path(stages[last]["artifact"])) if last else []
     steps = rollouts.spread(sorted({row["step"] for row in rows}), SAMPLED_STEPS)
@@ -51,11 +53,12 @@ def leave(pipeline: Pipeline) -> None:
 
     What goes wrong is one line of the log: the run has ended, and `whetstone report RUN --store` makes the page as well.
     """
-    if pipeline.recorded or pipeline.parent is None or not wanted(pipeline.recipe.tracking):
+    if pipeline.recorded or pipeline.parent is None:
         return
     try:
+        settings = pipeline.recipe.tracking
         run = next(each for each in index.runs() if each["run_id"] == pipeline.parent)
-        size = _bytes(run["summary"]["stages"])
+        size = _bytes(run["summary"]["stages"], settings)
         if size > MOST_BYTES:
             log.info(
                 "answers and rollouts have %d MB, so no report was stored; `whetstone report %s --store` makes it",
@@ -64,21 +67,19 @@ def leave(pipeline: Pipeline) -> None:
             return
         away = outbox.entry_of(pipeline.parent).exists()
         with _one_at_a_time:
-            page = page_of(run)
+            page = page_of(run, settings)
         entry = outbox.add_text(pipeline.parent, STORED, page)
         if not away:
-            outbox.flush(entry, TimeBudget(min(PATIENCE_S, pipeline.recipe.tracking.timeout_s)), away=logging.INFO)
+            outbox.flush(entry, TimeBudget(min(PATIENCE_S, settings.timeout_s)), away=logging.INFO)
     except Exception as error:  # whatever a page may be made of, the run has ended well or badly without it
         log.warning("no report was stored (%s: %s)", type(error).__name__, redact(str(error))[:300])
 
 
-def wanted(settings: Tracking) -> bool:
-    """Whether a recipe lets MLflow show texts of its models at all: with neither answers nor rollouts it has no report either."""
-    return bool(settings.answers or settings.rollouts)
-
-
-def _bytes(stages: dict[str, dict[str, Any]]) -> int:
+def _bytes(stages: dict[str, dict[str, Any]], shown: Tracking) -> int:
     """Of the answers and rollouts that the page of these stages would read."""
-    patterns = ("samples/*/*.jsonl", "report/rollouts.jsonl*")
+    patterns = [
+        *(["samples/*/*.jsonl"] if shown.answers else []),
+        *(["report/rollouts.jsonl*"] if shown.rollouts else []),
+    ]
     folders = [Path(about["artifact"]) for about in stages.values() if about.get("artifact")]
     return sum(file.stat().st_size for folder in folders for pattern in patterns for file in folder.glob(pattern))

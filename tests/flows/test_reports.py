@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import logging
 from pathlib import Path
@@ -72,10 +73,26 @@ def test_it_waits_in_the_outbox_while_mlflow_is_away(store, tmp_path):
     assert str(pipeline.parent) in (stored(pipeline, tmp_path) or "")
 
 
-@pytest.mark.parametrize("case", ["no texts", "too large", "damaged", "nothing new"])
+@pytest.mark.parametrize("kind", ["answers", "rollouts"])
+def test_what_mlflow_is_to_show_none_of_is_left_out(store, tmp_path, kind):
+    words = {"answers": "question 0", "rollouts": "a rollout's own words"}
+    for left_out in (False, True):
+        pipeline = ended(tmp_path, *([f"tracking.{kind}=0"] if left_out else []))
+        row = {"step": 1, "uid": "u", "group": 0, "status": "correct", "score": 1.0, "components": {}}
+        line = json.dumps({**row, "text": words["rollouts"], "prompt": [{"role": "user", "content": "go"}]})
+        (artifacts_of(pipeline.parent)["rlvr"] / "report/rollouts.jsonl").write_text(line + "\n")
+        reports.leave(pipeline)
+        text = html.unescape(stored(pipeline, tmp_path) or "")
+        assert str(pipeline.parent) in text
+        assert [word for word in words.values() if word in text] == [
+            word for each, word in words.items() if not left_out or each != kind
+        ]
+
+
+@pytest.mark.parametrize("case", ["too large", "damaged", "nothing new"])
 def test_where_there_is_none(store, tmp_path, case, monkeypatch, caplog):
-    """MLflow is to show no texts; there is too much; an artifact cannot be read; the finished run before has it already."""
-    pipeline = ended(tmp_path, *(("tracking.answers=0", "tracking.rollouts=0") if case == "no texts" else ()))
+    """There is too much; an artifact cannot be read; the finished run before has it already."""
+    pipeline = ended(tmp_path)
     evaluated = artifacts_of(pipeline.parent)["evaluate"]
     if case == "too large":
         size = sum(file.stat().st_size for file in evaluated.rglob("*.jsonl"))
