@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from functools import partial
 from pathlib import Path
 
 from pipelines.recipe import json_schema, shipped
@@ -21,7 +22,7 @@ PAGES = {
     "systems.md": systems.markdown,
     "settings.md": settings.markdown,
     shipped.SCHEMA.name: json_schema.text,
-}
+} | {coming_from.file_name(name): partial(coming_from.markdown, name) for name in coming_from.ABOUT}
 """File → what makes its text."""
 
 if __name__ == "__main__":

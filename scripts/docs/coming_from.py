@@ -1,4 +1,4 @@
-"""docs/coming-from.md: names of other trainers beside ours, from the tables that `whetstone import` reads with."""
+"""docs/coming-from*.md: names of other trainers beside ours, from the tables that `whetstone import` reads with."""
 
 from __future__ import annotations
 
@@ -8,9 +8,14 @@ from typing import Any
 from tasks.importing import axolotl, open_r1, trl, trl_preference, verl
 from tasks.importing.table import Field, tables
 
-INTRODUCTION = """# Coming from TRL, open-r1, verl or axolotl
+GENERATED = "Generated from the tables in `tasks/importing` by `make docs`; do not edit."
+INTRODUCTION = f"""# Coming from TRL, open-r1, verl or axolotl
 
-Generated from the tables in `tasks/importing` by `make docs`; do not edit.
+{GENERATED}
+
+`whetstone import` makes a recipe of a configuration of another trainer. What their fields are called here, and which have no counterpart:
+
+LINKS
 
 ```
 whetstone import config.yaml --to my.yaml                 # YAML of TRL, open-r1, verl or axolotl; which it is, is recognised
@@ -22,17 +27,23 @@ whetstone import config.yaml --processes 8 --rows 7473 --json             # what
 ```
 
 The recipe says at its top what the configuration does not say and what has no counterpart, with what to do instead, and behind each field
-which of theirs it is from. Their defaults are written out too, so that the run means the same; those below are of TRL 1.x and axolotl in July
-2026 and of verl in January 2026, and earlier versions had others (TRL's `beta` and `loss_type`, for example). `.name` is a field of the stage
-that trains: `rlvr` for GRPO and verl, `sft`, or a stage of kind `preference`.
+which of theirs it is from. Their defaults are written out too, so that the run means the same; those in the tables are of TRL 1.x and axolotl
+in July 2026 and of verl in January 2026, and earlier versions had others (TRL's `beta` and `loss_type`, for example).
 
 What every import does:
 
-- All rows train (`splits: {train: 1.0}`) unless the configuration evaluates on some, and `near_duplicates` and `decontaminate` are null: the
+- All rows train (`splits: {{train: 1.0}}`) unless the configuration evaluates on some, and `near_duplicates` and `decontaminate` are null: the
   other trainers clean nothing. Equal rows and rows that cannot be read are dropped all the same; the data card counts them.
 - `--processes` is how many processes it ran with: TRL, open-r1 and axolotl count batches by device. verl counts problems of a step, as we do.
 - An RL run has `steps`, one draw of `prompts` problems each. Where the other side counts epochs, `--rows` is how many rows the data have.
 - Micro-batches have no meaning of their own here: a mean is always over the whole update, where theirs are often means of micro-batches' means.
+"""
+HEADER = f"""# Coming from TRAINER
+
+{GENERATED}
+
+[What every import does](coming-from.md) is on a page of its own. In the tables `.name` is a field of the stage that trains: `rlvr` for GRPO
+and PPO, `sft`, or a stage of kind `preference`; an empty cell means that there is nothing to say.
 """
 ABOUT = {
     "TRL": """A step of ours draws `prompts` problems with `group_size` answers each and makes `mini_batches` updates of them,
@@ -42,7 +53,7 @@ completions (default: `gradient_accumulation_steps`), so `prompts` is that divid
 `solution`, which `accuracy_reward` reads, becomes `columns: {answer: solution}`. Columns of the data reach a
 reward function under their own names, as there. For SFT without packing `--row-tokens` turns rows of a step
 into tokens.""",
-    "open-r1": f"""TRL's fields (above) and these. It pins TRL 0.18.0, whose defaults differ: for GRPO
+    "open-r1": f"""[TRL's fields](coming-from-trl.md) and these. It pins TRL 0.18.0, whose defaults differ: for GRPO
 {", ".join(f"`{name}` `{value}`" for name, value in open_r1.defaults("grpo").items())}.""",
     "verl": """`data.train_batch_size` and `ppo_mini_batch_size` are problems, as ours; a step is a draw. Rows name their
 verifier by the columns of verl's own data sets, else it is `math`; a reward function of verl's must be wrapped
@@ -94,15 +105,29 @@ def _renames(title: str, pairs: dict[str, Any]) -> list[str]:
     ]
 
 
-def markdown() -> str:
-    """The text of the page."""
+def _tables(trainer: str) -> list[str]:
+    """The tables of a trainer's page."""
     table = tables("trl")
-    lines = [INTRODUCTION, "## TRL", "", ABOUT["TRL"], "", "### Every method of TRL", "", *_table(table["common"])]
-    lines += ["### trl grpo", "", *_table(table["grpo"]), *_renames("reward_funcs", trl.REWARDS)]
-    lines += ["### trl sft", "", *_table(table["sft"])]
-    lines += ["### trl dpo", "", *_table(table["dpo"]), *_renames("loss_type", trl_preference.LOSSES)]
-    lines += ["## open-r1", "", ABOUT["open-r1"], "", *_table([*tables("open_r1")["both"], *tables("open_r1")["grpo"]])]
-    lines += _renames("reward_funcs", open_r1.REWARDS | {open_r1.OVERLONG: "shaping: [soft_overlong]"})
-    lines += ["## verl", "", ABOUT["verl"], "", *_table(verl.fields())]
-    lines += ["## axolotl", "", ABOUT["axolotl"], "", *_table(axolotl.fields())]
+    if trainer == "TRL":
+        lines = ["## Every method", "", *_table(table["common"])]
+        lines += ["## GRPO", "", *_table(table["grpo"]), *_renames("reward_funcs", trl.REWARDS)]
+        lines += ["## SFT", "", *_table(table["sft"])]
+        return [*lines, "## DPO", "", *_table(table["dpo"]), *_renames("loss_type", trl_preference.LOSSES)]
+    if trainer == "open-r1":
+        rewards = open_r1.REWARDS | {open_r1.OVERLONG: "shaping: [soft_overlong]"}
+        fields = tables("open_r1")
+        return [*_table([*fields["both"], *fields["grpo"]]), *_renames("reward_funcs", rewards)]
+    return _table(verl.fields() if trainer == "verl" else axolotl.fields())
+
+
+def file_name(trainer: str) -> str:
+    """The page of a trainer."""
+    return f"coming-from-{trainer.lower()}.md"
+
+
+def markdown(trainer: str | None = None) -> str:
+    """The text of a trainer's page; without one, that of the page with what all imports share."""
+    if trainer is None:
+        return INTRODUCTION.replace("LINKS", "\n".join(f"- [{name}]({file_name(name)})" for name in ABOUT))
+    lines = [HEADER.replace("TRAINER", trainer), ABOUT[trainer], "", *_tables(trainer)]
     return "\n".join(lines).rstrip() + "\n"
