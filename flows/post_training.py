@@ -23,7 +23,7 @@ from flows.progress import Bar, Closing, Lines  # noqa: E402
 from flows.table import gate_lines, markdown  # noqa: E402
 from pipelines.recipe.read import Recipe  # noqa: E402
 from tasks import prestart as ahead  # noqa: E402
-from tasks import process  # noqa: E402
+from tasks import process, splits  # noqa: E402
 from tasks.pipeline import Pipeline, Prepared, Selection, handed_on, needed_before  # noqa: E402
 from tasks.prefect_tasks import stage_task  # noqa: E402
 from tasks.preflight import check as preflight  # noqa: E402
@@ -74,7 +74,7 @@ def post_training(
             for number, stage in enumerate(chosen, 1):
                 later = chosen[number:]
                 result = _task(read, stage)(stage, read, done, pipeline.parent, fresh, show, later, pipeline.name)
-                _finished(pipeline, done, result)
+                _finished(pipeline, chosen, done, result)
         else:
             _side_by_side(read, chosen, pipeline, done, fresh, show)
         if read.gate is not None:
@@ -144,10 +144,12 @@ def _task(recipe: Recipe, stage: str) -> Any:
     return stage_task.with_options(task_run_name=stage, tags={recipe.graph[stage].kind})
 
 
-def _finished(pipeline: Pipeline, done: dict[str, Artifact], result: StageResult) -> None:
+def _finished(pipeline: Pipeline, chosen: list[str], done: dict[str, Artifact], result: StageResult) -> None:
+    """Take note of a stage's artifact, and see that those which read it can."""
     done[result.stage] = result.artifact
     pipeline.results[result.stage] = result
     page.ended(result)
+    splits.check_filled(pipeline.recipe, chosen, result.stage, result.artifact)
 
 
 def _side_by_side(
@@ -171,7 +173,7 @@ def _side_by_side(
             ended = [future for future in running if future.state.is_final()]
             for future in ended or [next(as_completed(list(running)))]:
                 running.pop(future)
-                _finished(pipeline, done, future.result())
+                _finished(pipeline, chosen, done, future.result())
     except BaseException as error:
         if not isinstance(error, Exception):
             process.stop_all.set()

@@ -31,6 +31,7 @@ def run(tmp_path, monkeypatch, home):
         return StageResult(stage, "ran", SimpleNamespace(path=Path(stage), key="k", run_id=None), "", 1.0)
 
     pipeline = SimpleNamespace(results={}, parent="p", experiment_id=None, name="toy", recorded=True)
+    pipeline.recipe = read_recipe(recipe)
     pipeline.close = lambda status="FINISHED", error=None, say=print: (
         closed.append(status) or {"evaluation": {}, "stages": list(pipeline.results)}
     )
@@ -55,6 +56,16 @@ def test_stages_run_in_order_each_on_what_came_before(run):
     body, calls, closed, _ = run()
     assert [c[0] for c in calls] == FOUR and body["stages"] == FOUR and closed == ["FINISHED"]
     assert [len(done) for _, done, _ in calls] == [0, 1, 2, 3] and not any(fresh for *_, fresh in calls)
+
+
+def test_an_empty_split_ends_the_run_before_a_stage_that_trains(run, tmp_path, monkeypatch):
+    calls, closed = run(only=["curate"])[1:3]
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "curate").mkdir()
+    (tmp_path / "curate" / "data.json").write_text('{"splits": {"train": 9, "heldout": 0}}')
+    with pytest.raises(UserError, match=r"sft\.heldout: split 'heldout' of curate is empty"):
+        run()
+    assert [c[0] for c in calls] == ["curate", "curate"] and closed == ["FINISHED", "FAILED"]
 
 
 def test_from_a_stage_on_the_earlier_artifacts_are_read(run):
