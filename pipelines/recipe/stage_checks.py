@@ -182,7 +182,8 @@ def check_split(node: Node, field_name: str, split: str | None) -> None:
     for name in node.named("data"):
         known = getattr(node.recipe.node(name).settings, "splits", None)
         if split is not None and isinstance(known, dict) and split not in known:
-            raise RecipeError(field_name, f"{name} makes no split called {split!r}", did_you_mean(split, known))
+            none = " Or set heldout: null." if field_name.endswith(".heldout") else ""
+            raise RecipeError(field_name, f"{name} makes no split called {split!r}", did_you_mean(split, known) + none)
 
 
 def check_pairs(section: str, node: Node) -> None:

@@ -58,7 +58,7 @@ def find(name: str, progress: Progress = lambda what: None) -> Trained:
 
     Raises:
         NotFound: no run or model has this name, here or in MLflow.
-        UserError: the run made no model, or has no such stage; or its files are damaged.
+        UserError: the run made no model, or has no such stage, or did not finish and no stage is named; or its files are damaged.
     """
     known = Known()
     artifact = known.by_name(name)
@@ -79,6 +79,12 @@ def find(name: str, progress: Progress = lambda what: None) -> Trained:
     if stage and stage not in models:
         raise UserError(name, f"no stage {stage!r} of this run made a model", did_you_mean(stage, models))
     chosen = stage or models[-1]
+    if not stage and run["status"] != "FINISHED":  # what it was to end with may be missing
+        raise UserError(
+            plain,
+            f"this run has not finished ({run['status']}); the last model that it made is of its stage {chosen!r}",
+            f"Name the stage, if it is the model that you want: {plain}/{chosen}.",
+        )
     if brought.stages(run, stages, progress):
         known.forget()
     about = stages[chosen]

@@ -170,3 +170,8 @@ def meant(name: str, runs: Iterable[dict[str, Any]], shortest: int = 1) -> list[
     runs = [*runs]
     ids = [run for run in runs if run["run_id"].startswith(name)] if len(name) >= shortest else []
     return ids or [r for r in runs if r.get("name") == name] or [r for r in runs if r.get("experiment") == name]
+
+
+def listed(runs: list[dict[str, Any]], most: int = 6) -> str:
+    """Runs among which a name does not decide: the beginnings of their ids, with their status."""
+    return ", ".join([f"{run['run_id'][:8]} {run['status']}" for run in runs[:most]] + ["..."] * (len(runs) > most))

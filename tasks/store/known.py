@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -12,6 +13,8 @@ from pipelines.recipe.stage_kind import MODEL, SCORES, kind_of_run
 from tasks.environment import records_folder, runs_folder
 from tasks.store import artifacts, index
 from tasks.store.artifacts import Artifact
+
+log = logging.getLogger("whetstone.known")
 
 
 class NotFound(UserError):
@@ -74,15 +77,24 @@ class Known:
         return matching[0] if len(matching) == 1 else None
 
     def run(self, name: str) -> dict[str, Any] | None:
-        """The run whose id starts with `name`, or whose name it is where only one has it.
+        """The run whose id starts with `name`, or whose name it is; of several of one name the only one that finished, which is said.
 
         Raises:
-            NotFound: several runs match.
+            NotFound: several runs match, and it is not one of them alone that has this name and finished.
         """
         matching = index.meant(name, self.runs, shortest=4)
         if len(matching) > 1:
-            ids = ", ".join(r["run_id"][:8] for r in matching[:6])
-            raise NotFound(name, f"{len(matching)} runs have this name or beginning ({ids})", "Give more of the id.")
+            finished = [run for run in matching if run["name"] == name and run["status"] == "FINISHED"]
+            if len(finished) != 1:
+                told = f"{len(matching)} runs have this name or beginning ({index.listed(matching)})"
+                raise NotFound(name, told, "Give more of the id.")
+            log.warning(
+                "%d runs are called %s: this is the one that finished, %s",
+                len(matching),
+                name,
+                finished[0]["run_id"][:8],
+            )
+            return finished[0]
         return matching[0] if matching else None
 
     def unknown(self, name: str) -> NotFound:

@@ -55,10 +55,12 @@ def mlflow_runs(experiment: str | None = None, limit: int = 1000) -> list[dict[s
 
 def _only(prefix: str, matching: list[dict[str, Any]]) -> dict[str, Any]:
     if len(matching) != 1:
-        what = "no pipeline run has" if not matching else f"{len(matching)} pipeline runs have"
+        if matching:
+            told = f"{len(matching)} pipeline runs have this name or beginning ({index.listed(matching)})"
+            raise NoSuchRun(prefix, told, "Give more of the id.")
         raise NoSuchRun(
-            f"{what} the name {prefix!r} or an id that starts so ({environment.home()} was looked in); see `whetstone runs` "
-            "or `whetstone runs --remote`."
+            f"no pipeline run has the name {prefix!r} or an id that starts so ({environment.home()} was looked in); see "
+            "`whetstone runs` or `whetstone runs --remote`."
         )
     return matching[0]
 

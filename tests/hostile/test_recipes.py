@@ -417,6 +417,7 @@ STAGED: list[tuple[list[str], str]] = [
     (["cold.lr=1"], "cold.lr: no such field. It is cold.optimizer.learning_rate"),
     (["cold.heldout=train"], "cold.heldout: train is what the stage trains on"),
     (["cold.split=test"], "cold.split: data makes no split called 'test'"),
+    (["cold.heldout=test"], "cold.heldout: data makes no split called .test.*Or set heldout: null"),
     (["cold.model=rl"], "stages: cold reads rl reads cold: a circle"),
     (["drafts.episodes={max_turns: 4}"], r"drafts.episodes: the stage plays episodes, and the problems of data.sources.0 \(palindrome"),
     ([f"data.sources=[{LAKE}]", "rl.rollout=multi_turn"], "drafts.k: the stage asks for single answers, and the problems of data.sources.0"),

@@ -45,6 +45,31 @@ def test_what_is_no_model(home, name, told):
         trained.find(name)
 
 
+def test_a_run_that_failed_is_not_taken_for_the_one_that_finished(home, caplog):
+    """A failed run's last model may be of its first stage: whoever wants that one names the stage."""
+    made = exported.run()
+    stages = index.runs()[0]["summary"]["stages"]
+    for run_id in ("a1" * 16, "b2" * 16):
+        index.start(run_id, "mine", "mine", {})
+        index.end(run_id, "FAILED", {"seconds": 1.0, "stages": {n: stages[n] for n in ("data", "cold")}}, {})
+    assert trained.find("mine").artifact == made["short"]
+    assert "3 runs are called mine: this is the one that finished, e7e7e7e7" in caplog.text
+    with pytest.raises(UserError, match=r"a1a1: this run has not finished \(FAILED\).*stage 'cold'.*: a1a1/cold\."):
+        trained.find("a1a1")
+    assert trained.find("a1a1/cold").artifact == made["cold"]
+
+
+def test_a_name_of_failed_runs_alone_means_none_of_them(home):
+    home.mkdir()
+    for run_id, name in (("a1" * 16, "same"), ("a2" * 16, "same")):
+        index.start(run_id, name, "e", {})
+        index.end(run_id, "FAILED", {"seconds": 1.0, "stages": {}}, {})
+    with pytest.raises(
+        UserError, match=r"same: 2 runs have this name or beginning \(a2a2a2a2 FAILED, a1a1a1a1 FAILED\)"
+    ):
+        trained.find("same")
+
+
 def test_data_is_no_model_and_damage_is_named(home):
     made = exported.run()
     with pytest.raises(UserError, match="this is data and no model"):

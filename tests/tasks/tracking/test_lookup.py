@@ -20,7 +20,7 @@ def test_the_folder_knows_its_own_runs(runs):
     assert lookup.find_run("bb")["name"] == "run bb33"
     assert lookup.find_run("aa1")["name"] == "run aa11"
     assert lookup.find_run("run aa22")["run_id"] == "aa22" * 8
-    with pytest.raises(lookup.NoSuchRun, match="2 pipeline runs have"):
+    with pytest.raises(lookup.NoSuchRun, match=r"aa: 2 pipeline runs have .*\(aa22aa22 RUNNING, aa11aa11 RUNNING\)"):
         lookup.find_run("aa")
     with pytest.raises(lookup.NoSuchRun, match="no pipeline run has"):
         lookup.find_run("c", ask_mlflow=False)
