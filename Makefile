@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 IMAGE_BUILDER ?= $(firstword $(foreach each,podman buildah docker,$(shell command -v $(each))))
 IMAGE ?= whetstone
 
-.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-gpu test-vllm test-ecosystem test-all check install wheel image docs docs-site bench clean
+.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-gpu test-vllm test-ecosystem test-mirrors test-all check install wheel image docs docs-site bench clean
 
 run: install
 	$(BIN)/whetstone run recipes/quickstart.yaml
@@ -59,6 +59,17 @@ test-ecosystem: install
 	test -x "$(OPENENV_ENV)/bin/python" || $(PYTHON) -m venv "$(OPENENV_ENV)"
 	"$(OPENENV_ENV)/bin/python" -m pip install --quiet "openenv==0.10.0"
 	WHETSTONE_OPENENV="$(OPENENV_ENV)/bin/python" $(BIN)/python -m pytest tests/pipelines/environments
+
+# Clients of trackers and inspect_ai want older versions of what we pin (pillow, fsspec): they are in an environment of their own, which
+# has everything else from ours.
+MIRRORS_ENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/whetstone/mirrors
+PACKAGES := import sysconfig; print(sysconfig.get_path("purelib"))
+test-mirrors: install
+	test -x "$(MIRRORS_ENV)/bin/python" || $(BIN)/python -m venv "$(MIRRORS_ENV)"
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PACKAGES)')')" > \
+	  "$$("$(MIRRORS_ENV)/bin/python" -c '$(PACKAGES)')/whetstone_beside.pth"
+	"$(MIRRORS_ENV)/bin/python" -m pip install --quiet "wandb==0.31.0" "trackio==0.43.0" "inspect_ai==0.3.285"
+	"$(MIRRORS_ENV)/bin/python" -m pytest tests/tasks/tracking/test_mirrors.py tests/tasks/tracking/mirror tests/tasks/export/test_inspect_logs.py
 
 test-all: install
 	$(BIN)/python -m pytest
