@@ -62,6 +62,9 @@ def create(folder: Path) -> None:
     except OSError as error:
         raise UserError(folder, error.strerror, "Name a folder that can be made.") from None
     text = (template / f"{TEMPLATE}.yaml").read_text().replace(f"task: {TEMPLATE}\n", f"task: {name}\n")
+    text = re.sub(
+        r"(?m)^description: .*", 'description: ""  # a text before every question', text
+    )  # theirs are not sums
     (folder / f"{name}.yaml").write_text(text)
     (folder / ROWS).write_text("".join(rows[:3]))
     code = (template / "utils.py").read_text()

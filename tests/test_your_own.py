@@ -64,5 +64,8 @@ def test_the_walk(tmp_path):
     rows = [json.loads(line) for line in rollouts.read_text().splitlines()]
     assert rows and all(row["components"].keys() == {"verifier", "short"} for row in rows)
     assert len({row["components"]["verifier"] for row in rows}) > 2, "a share of letters, not only right and wrong"
+    (results,) = home.glob("runs/evaluate-*/results.json")
+    scores = json.loads(results.read_text())["evaluation"]["sft"]["shouted"]
+    assert scores["pass@1"]["value"] > 0.4, "the benchmark asks as the chats do"
     assert {"model.safetensors", "README.md"} <= {file.name for file in (project / "my-model").iterdir()}
     assert hub.files["model.safetensors"] == (project / "my-model" / "model.safetensors").read_bytes()

@@ -34,6 +34,7 @@ def test_a_new_one_can_be_asked(tmp_path):
     benchmark_files.create(tmp_path / "mine" / "my_test")
     assert {p.name for p in (tmp_path / "mine" / "my_test").iterdir()} == {"my_test.yaml", "test.jsonl", "utils.py"}
     assert asked(tmp_path) == {}
+    assert benchmark_files.read_yaml(tmp_path / "mine" / "my_test" / "my_test.yaml")["description"] == ""
 
 
 @pytest.mark.parametrize(
