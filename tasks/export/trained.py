@@ -67,7 +67,7 @@ def find(name: str, progress: Progress = lambda what: None) -> Trained:
             raise UserError(name, f"this is {makes(artifact)} and no model", "Name a run, or a stage that trains.")
         return Trained(_checked(artifact.stage, artifact.key, name), artifact.stage, _run_of(artifact, known), known)
     plain, _, stage = name.partition("/")
-    run = known.run(plain) or brought.remote_run(plain)
+    run = known.run(plain, newest=True) or brought.remote_run(plain)
     if run is None:
         raise known.unknown(plain)
     stages = (run.get("summary") or {}).get("stages") or {}

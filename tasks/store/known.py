@@ -76,26 +76,26 @@ class Known:
         matching = [a for a in self.artifacts if a.name.startswith(name) and len(name) > len(a.stage) + 4]
         return matching[0] if len(matching) == 1 else None
 
-    def run(self, name: str) -> dict[str, Any] | None:
-        """The run whose id starts with `name`, or whose name it is; of several of one name the only one that finished, which is said.
+    def run(self, name: str, *, newest: bool = False) -> dict[str, Any] | None:
+        """The run whose id starts with `name`, or whose name or experiment it is; of several with one name the one that finished.
+
+        Args:
+            newest: where several of one name finished, take the last of them.
 
         Raises:
-            NotFound: several runs match, and it is not one of them alone that has this name and finished.
+            NotFound: several runs match, and it is not to be said which is meant.
         """
         matching = index.meant(name, self.runs, shortest=4)
-        if len(matching) > 1:
-            finished = [run for run in matching if run["name"] == name and run["status"] == "FINISHED"]
-            if len(finished) != 1:
-                told = f"{len(matching)} runs have this name or beginning ({index.listed(matching)})"
-                raise NotFound(name, told, "Give more of the id.")
-            log.warning(
-                "%d runs are called %s: this is the one that finished, %s",
-                len(matching),
-                name,
-                finished[0]["run_id"][:8],
-            )
-            return finished[0]
-        return matching[0] if matching else None
+        if len(matching) < 2:
+            return matching[0] if matching else None
+        finished = [run for run in matching if run["status"] == "FINISHED"]
+        alike = len({run["name"] for run in matching}) == 1 and not matching[0]["run_id"].startswith(name)
+        if not alike or not finished or (len(finished) > 1 and not newest):
+            told = f"{len(matching)} runs have this name or beginning ({index.listed(matching)})"
+            raise NotFound(name, told, "Give more of the id.")
+        chosen = finished[0]["run_id"][:8]
+        log.warning("%d runs are called %s: this is the newest that finished, %s", len(matching), name, chosen)
+        return finished[0]
 
     def unknown(self, name: str) -> NotFound:
         """The error for a name that means nothing here, with the nearest ones that do."""

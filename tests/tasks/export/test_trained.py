@@ -53,7 +53,10 @@ def test_a_run_that_failed_is_not_taken_for_the_one_that_finished(home, caplog):
         index.start(run_id, "mine", "mine", {})
         index.end(run_id, "FAILED", {"seconds": 1.0, "stages": {n: stages[n] for n in ("data", "cold")}}, {})
     assert trained.find("mine").artifact == made["short"]
-    assert "3 runs are called mine: this is the one that finished, e7e7e7e7" in caplog.text
+    assert "3 runs are called mine: this is the newest that finished, e7e7e7e7" in caplog.text
+    index.start("c3" * 16, "mine", "mine", {})
+    index.end("c3" * 16, "FINISHED", index.runs()[-1]["summary"], {})
+    assert trained.find("mine").run["run_id"] == "c3" * 16
     with pytest.raises(UserError, match=r"a1a1: this run has not finished \(FAILED\).*stage 'cold'.*: a1a1/cold\."):
         trained.find("a1a1")
     assert trained.find("a1a1/cold").artifact == made["cold"]
