@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from pipelines.base.user_modules import users_line
+
 MOST_CHARS = 400
 """Of what is shown of an error."""
 
@@ -62,7 +64,9 @@ def attempt(laws: Iterable[Callable[[Any], None]], subject: Any) -> Iterator[Out
         except AssertionError as error:
             yield Outcome(name, states, "broken", _short(error))
         except Exception as error:  # code of the user's
-            yield Outcome(name, states, "broken", f"{type(error).__name__}: {_short(error)}")
+            place = users_line(error)
+            at = f" ({place})" if place else ""
+            yield Outcome(name, states, "broken", f"{type(error).__name__}: {_short(error)}{at}")
         else:
             yield Outcome(name, states, "holds")
 

@@ -69,6 +69,14 @@ def test_what_breaks_is_named(written, capsys):
     assert one["why"]
 
 
+def test_what_raises_is_named_with_its_line(written, capsys):
+    text = FILES["my_method.py"].replace("for number in group[scored].unique():", "for number in group.letters:")
+    (written / "my_method.py").write_text(text)
+    assert run(["methods", "--check", "my_method.py"]) == 1
+    line = 1 + text.splitlines().index("    for number in group.letters:")
+    assert f"has no attribute 'letters' ({written / 'my_method.py'}:{line})" in capsys.readouterr().out
+
+
 def test_a_setting_without_a_default_is_given(written, capsys):
     (written / "my_method.py").write_text(FILES["my_method.py"].replace("Field(gt=0)] = 1.0", "Field(gt=0)]"))
     assert check_methods.check("my_method.py") == 1
