@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from pipelines.contract.fields import Identifier, Settings
+from pipelines.contract.fields import Settings
 
 Action = Literal["warn", "stop", "finish", "rollback"]
 DEFAULT_MONITORS: list[dict[str, Any]] = [
@@ -24,8 +24,8 @@ MONITORS_OF_FIXED_DATA: list[dict[str, Any]] = [{"kind": "instability"}, {"kind"
 class Watch(Settings):
     """What every entry of `monitors` has, beside the settings of its rule."""
 
-    kind: Identifier
-    """Name of a monitor: `whetstone methods --slot monitor` lists them."""
+    kind: str
+    """Name of a monitor, which `whetstone methods --slot monitor` lists, or a file with one: `./my_rule.py`."""
     action: Action = "warn"
     """`warn` says so and goes on. `stop` ends the run as failed. `finish` ends it and hands on the weights of the last good commit.
     `rollback` goes on from the last good commit with other random numbers and a lower learning rate."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from pipelines.base import plugins
 from pipelines.base.errors import UserError
-from pipelines.recipe.slots import SLOTS
+from pipelines.recipe.slots import MONITORS, SLOTS
 from pipelines.recipe.stage_kind import Node, kind_of, stage_kinds
 
 ANYWHERE = {"verifier": "verifiers", "self_supervised": "curate.self_supervised"}
@@ -76,9 +76,12 @@ def _named(kind: str, fields: Any, path: str) -> Iterator[tuple[str, str, str]]:
     if not isinstance(fields, Mapping):
         return
     known = stage_kinds().get(kind)
-    slots = [*known.slots, *(f"rlvr.{slot}" for slot in SLOTS if known.methods)] if known is not None else []
-    for slot in slots:
-        field = slot.rpartition(".")[2]
+    slots = (
+        [*known.slots, *(f"rlvr.{slot}" for slot in (*SLOTS, "providers") if known.methods)]
+        if known is not None
+        else []
+    )
+    for field, slot in {**{slot.rpartition(".")[2]: slot for slot in slots}, "monitors": MONITORS}.items():
         for place, part in _methods(fields.get(field), f"{path}.{field}"):
             yield place, slot, part
     yield from _anywhere(fields, path)

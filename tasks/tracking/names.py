@@ -9,12 +9,15 @@ from typing import Any
 
 
 def clean(name: str) -> str:
-    """A metric name in MLflow's alphabet; `@` is spelled out, as the stages do.
+    """A metric name as MLflow takes it: in its alphabet, and as a path to nothing else; `@` is spelled out, as the stages do.
 
     >>> clean("rlvr/pass@1")
     'rlvr/pass_at_1'
+    >>> clean("method/./my_shaping.py:half/changed_share")
+    'method/my_shaping.py:half/changed_share'
     """
-    return re.sub(r"[^\w\-./ :]", "_", name.replace("@", "_at_"))[:250]
+    name = re.sub(r"[^\w\-./ :]", "_", name.replace("@", "_at_"))
+    return re.sub(r"(?<![^/])\.{1,2}/", "", name)[:250]
 
 
 def flatten(value: Any, prefix: str = "") -> Iterator[tuple[str, str]]:

@@ -11,12 +11,13 @@ import toys
 
 from pipelines import environments, verifiers
 from pipelines.base import plugins
-from pipelines.base.errors import DataError, UserError
+from pipelines.base.errors import DataError, RecipeError, UserError
 from pipelines.contract import catalogue
 from pipelines.contract.columns import COLUMNS
 from pipelines.recipe import references
 from pipelines.recipe.check import check_stage
 from pipelines.recipe.read import read_recipe
+from pipelines.recipe.slots import bind_monitors
 from tasks import keys
 
 METHOD = """
@@ -79,9 +80,39 @@ def test_a_method_by_file_or_module(folder, spelled):
     assert references.of(recipe.nodes()) == [f"rlvr.advantage={spelled}"]
 
 
+MONITOR = '''
+from pipelines.contract.catalogue import method
+from pipelines.contract.monitor import Monitor
+
+
+@method(paper="folklore", title="Low reward", checked="closed form")
+class LowReward(Monitor):
+    """The mean reward is below `least`."""
+
+    reads = ("reward/mean",)
+
+    def __init__(self, *, least: float = 0.5) -> None:
+        self.least = least
+
+    def judge(self, values):
+        return "low" if values["reward/mean"] < self.least else None
+'''
+
+
+def test_a_monitor_by_file(folder):
+    (folder / "my_rule.py").write_text(MONITOR)
+    recipe = read(folder, "rlvr.monitors=[{kind: ./my_rule.py, least: 0.7, action: stop}]")
+    check_stage(recipe.node("rlvr"))
+    (watched,) = bind_monitors("rlvr", recipe.rlvr.monitors)
+    assert watched.rule.judge({"reward/mean": 0.6}) == "low" and watched.options.action == "stop"
+    assert references.of([recipe.node("rlvr")]) == ["monitor=./my_rule.py"]
+    with pytest.raises(RecipeError, match=r"rlvr\.monitors\.0.*no method called 'repetitoin'.*'repetition'"):
+        check_stage(read(folder, "rlvr.monitors=[repetitoin]").node("rlvr"))
+
+
 def test_parts_in_lists_and_terms_and_evaluations_are_found():
     fields = {"reward": {"kind": "sum", "terms": ["a.py:x", {"kind": "b.py:y"}]}, "shaping": ["c.py:z"], "steps": 3}
-    fields |= {"reward_functions": ["my_rewards:good"]}
+    fields |= {"reward_functions": ["my_rewards:good"], "monitors": ["f.py", {"kind": "g.py:w"}], "providers": ["h.py"]}
     tasks = {"tasks": [{"name": "lake", "environment": {"task": "./lake.py"}}]}
     sources = {
         "sources": [{"kind": "environment", "task": "d.py"}, {"kind": "file", "verifier": "e.py", "task": "no.py"}]
@@ -91,6 +122,9 @@ def test_parts_in_lists_and_terms_and_evaluations_are_found():
         ("rlvr.reward.terms.0", "rlvr.reward=a.py:x"),
         ("rlvr.reward.terms.1", "rlvr.reward=b.py:y"),
         ("rlvr.shaping.0", "rlvr.shaping=c.py:z"),
+        ("rlvr.providers.0", "rlvr.providers=h.py"),
+        ("rlvr.monitors.0", "monitor=f.py"),
+        ("rlvr.monitors.1", "monitor=g.py:w"),
         ("evaluate.tasks.0.environment.task", "environments=./lake.py"),
         ("curate.sources.0.task", "environments=d.py"),
         ("curate.sources.1.verifier", "verifiers=e.py"),
