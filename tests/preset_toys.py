@@ -30,6 +30,7 @@ FITTING = {
         "rlvr.group_size=8",
     ],
     "ttrl": ["rlvr.sampling.temperature=0.5", "rlvr.group_size=8"],
+    "verifree": ["rlvr.rollout={kind: verifree, marker: b, before: '', after: ''}"],
     "rlpr": ["rlvr.reward={kind: rlpr, marker: ''}"],  # the toy writes no tags
 }
 """What a preset needs to work with the toy model."""

@@ -1,6 +1,7 @@
 """On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes (GKD).
 
-arXiv 2306.13649. Presets: gkd, sdft. Parts: teacher_top (providers), generalised_jsd (auxiliary_loss), no_policy_gradient (objective).
+arXiv 2306.13649. Presets: gkd, sdft. Parts: teacher_top (providers), generalised_jsd (auxiliary_loss), no_policy_gradient (objective),
+fixed_share (rollout).
 
 A teacher's distribution at each token of the policy's own answers, over the tokens that the teacher finds the most probable; how far the
 policy is from it; and an objective that leaves the loss to that.
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 import torch
 from pydantic import Field
@@ -18,9 +19,16 @@ from torch import Tensor
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerToken, PerTokenTop
+from pipelines.contract.method import Rollout
 from pipelines.contract.provider import ProviderContext
+from pipelines.data.records import by_group
 from pipelines.engine.distribution import most_probable
+from pipelines.rlvr.common.answers import answers, demonstration
 from pipelines.rlvr.providers.teacher import teacher
+
+if TYPE_CHECKING:
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
+    from pipelines.data.records import Trajectory
 
 PAPER, TITLE = "2306.13649", "On-Policy Distillation of Language Models: Learning from Self-Generated Mistakes (GKD)"
 LEAST = 1e-7
@@ -112,3 +120,34 @@ def no_policy_gradient(logp: PerToken) -> PerToken:
     [[-0.0, -0.0]]
     """
     return 0.0 * logp
+
+
+@method(
+    paper=PAPER,
+    title=f"{TITLE}: a share of fixed data",
+    checked="closed form",
+    makes=("teacher_forced",),
+    forces_rows=True,
+    sets_group_size=True,
+    reduces_to="share 0 is single_turn",
+)
+class fixed_share(Rollout):
+    """Each problem with the chance `share` gets its record's solution (or answer) in place of rollouts; the others are answered as usual.
+
+    `share` is the paper's 1 - lambda: 0 is on-policy distillation, 1 supervised distillation on the data. The solution is one
+    teacher-forced row, however many rollouts a group has. Which problems get it depends on the seed and the step alone. Take a share
+    above 0 where the policy is still too weak for its own answers to be worth the teacher's time.
+    """
+
+    def __init__(self, *, share: Annotated[float, Field(ge=0, le=1)] = 0.5) -> None:
+        self.share = share
+
+    def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
+        """The rows of the problems, in order."""
+        fixed = {request.group for request in requests if context.streams.uniform(request.group) < self.share}
+        rows = by_group(answers([request for request in requests if request.group not in fixed], context))
+        return [
+            row
+            for request in requests
+            for row in ([demonstration(request, context)] if request.group in fixed else rows.get(request.group, []))
+        ]
