@@ -30,7 +30,7 @@ def clip(
 
         l = max(-rho A, -clip(rho, 1 - low, 1 + high) A);   rho = exp(logp - logp_old)
 
-    `dual` bounds the loss of negative advantages at `-dual * A` (dual-clip PPO, 1912.09729).
+    `dual` bounds the loss of negative advantages at `-dual * A` (dual-clip PPO, 1912.09729; 4 is the two-sided clip of INTELLECT-2).
 
     >>> import torch
     >>> rho, A = torch.tensor([[1.35, 0.7, 0.7, 4.0]]), torch.tensor([[1.0, 1, -1, -1]])
