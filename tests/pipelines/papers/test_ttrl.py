@@ -41,3 +41,8 @@ def test_what_the_infrastructure_failed_neither_votes_nor_scores():
     problem = Problem(uid=UID, prompt=[], answer="9", verifier="exact", source="s", licence="l")
     bind("rlvr.reward", "ttrl").fn.score(rows, {UID: problem})
     assert [row.score for row in rows] == [0.0, 1.0, 1.0, None]
+
+
+def test_records_need_no_answer():
+    rows = scored(["5", "5", "4"], gold="")
+    assert [row.score for row in rows] == [1.0, 1.0, 0.0] and not any(row.correct for row in rows)
