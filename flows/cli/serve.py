@@ -7,6 +7,7 @@ import os
 import shlex
 import shutil
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from flows.cli.arguments import integer
@@ -55,7 +56,7 @@ def _engine(wanted: str | None) -> Path:
     """The program.
 
     Raises:
-        UserError: it is not installed.
+        UserError: it is not installed, or lacks a package.
     """
     from pipelines.base.errors import UserError
     from pipelines.base.project import page
@@ -64,6 +65,8 @@ def _engine(wanted: str | None) -> Path:
         beside = Path(sys.executable).with_name(str(name))
         program = shutil.which(str(name)) or (str(beside) if beside.is_file() else None)
         if program:
+            if name == "transformers" and Path(program).parent == beside.parent and not find_spec("openai"):
+                raise UserError(f"--engine {name}", "its server needs the package openai", "Run `pip install openai`.")
             return Path(program)
     how = (
         f"Install vLLM as {page('servers')} says." if wanted == "vllm" else "Run `pip install 'transformers[serving]'`."

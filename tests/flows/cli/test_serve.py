@@ -12,6 +12,9 @@ import pytest
 import servers
 import toys
 
+from flows.cli import serve
+from pipelines.base.errors import UserError
+
 STAND_IN = f"#!{sys.executable}\nimport os, sys\nprint(os.path.basename(sys.argv[0]), *sys.argv[1:])\nsys.exit(7)\n"
 
 
@@ -68,3 +71,16 @@ def test_transformers_answers(home, tmp_path):
             (choice,) = json.load(reply)["choices"]
     assert choice["message"]["role"] == "assistant"
     assert (tmp_path / "log").read_text().startswith(f"{model.parent.name} at http://localhost:{port}/v1")
+
+
+def test_a_server_that_lacks_a_package_is_not_started(tmp_path, monkeypatch):
+    """Every environment of ours has the command `transformers`, and its server only starts with openai."""
+    program(tmp_path / "bin", "transformers")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "bin" / "python"))
+    assert serve._engine(None) == tmp_path / "bin" / "transformers"
+    monkeypatch.setattr(serve, "find_spec", lambda name: None)
+    with pytest.raises(UserError, match="its server needs the package openai"):
+        serve._engine(None)
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "other" / "python"))
+    assert serve._engine(None) == tmp_path / "bin" / "transformers", "of another environment nothing is known"
