@@ -12,6 +12,7 @@ import yaml
 
 from pipelines.base.distribution import NAME, version
 from pipelines.base.errors import did_you_mean
+from pipelines.base.project import page
 from pipelines.recipe.shipped import EDITORS, SCHEMA
 from tasks.importing.table import COPIES, Config
 
@@ -190,7 +191,7 @@ class Draft:
             for each in self.left_out:
                 groups.setdefault((each.why, each.instead), []).append(f"{each.field}: {_shown(each.value)}")
             lines += [f"- {'; '.join(named)}: {why}. {instead}".strip() for (why, instead), named in groups.items()]
-        return lines
+        return [re.sub(r"\bdocs/([\w-]+)\.md", lambda match: page(match[1]), line) for line in lines]
 
     def text(self, source: str) -> str:
         """The recipe as YAML, with the list at its top and where each field is from.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import configurations as own
 import pytest
 
+from pipelines.base import project
 from pipelines.base.errors import UserError
 
 
@@ -214,3 +215,10 @@ def test_a_rollout_correction_that_cannot_be_read_is_left(tmp_path):
         assert any("rollout_correction.rollout_" in each.field for each in result.draft.left_out)
     result = corrected(tmp_path, "bypass_mode=true", "rollout_is=token")
     assert result.recipe.rlvr.old_logp == "sampler" and result.recipe.rlvr.credit == []
+
+
+def test_pages_are_named_where_an_installed_package_has_them(tmp_path, monkeypatch):
+    draft = own.read(tmp_path, own.VERL, name="run.sh", rows=5000).draft
+    assert "(docs/evaluation.md)" in "\n".join(draft.lines())
+    monkeypatch.setattr(project, "is_checkout", lambda: False)
+    assert f"({project.ROOT}/pipelines/shipped/docs/evaluation.md)" in "\n".join(draft.lines())
