@@ -47,9 +47,9 @@ def test_every_recipe_binds(path):
 def test_every_preset_binds(preset, tmp_path):
     given = [f"presets=[{preset}]"]
     text = (toys.ROOT / "recipes" / "presets" / f"{preset}.yaml").read_text()
-    if "path: ./FOLDER" in text:
-        kind = re.search(r"kind: (\w+), path: ./FOLDER", text)[1]
-        given.append(f"rlvr.providers=[{{kind: {kind}, path: ./somewhere}}]")  # the preset says that it needs one
+    if kinds := re.findall(r"kind: (\w+), path: ./FOLDER", text):  # the preset says that it needs them
+        listed = ", ".join(f"{{kind: {kind}, path: ./somewhere}}" for kind in kinds)
+        given.append(f"rlvr.providers=[{listed}]")
     task = "worked_sums"  # is played or answered
     if "environments with players" in text:
         task = "tic_tac_toe"
