@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 IMAGE_BUILDER ?= $(firstword $(foreach each,podman buildah docker,$(shell command -v $(each))))
 IMAGE ?= whetstone
 
-.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-gpu test-vllm test-ecosystem test-mirrors test-all check install wheel image docs docs-site bench clean
+.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-gpu test-vllm test-ecosystem test-mirrors test-ray test-all check install wheel image docs docs-site bench clean
 
 run: install
 	$(BIN)/whetstone run recipes/quickstart.yaml
@@ -70,6 +70,16 @@ test-mirrors: install
 	  "$$("$(MIRRORS_ENV)/bin/python" -c '$(PACKAGES)')/whetstone_beside.pth"
 	"$(MIRRORS_ENV)/bin/python" -m pip install --quiet "wandb==0.31.0" "trackio==0.43.0" "inspect_ai==0.3.285"
 	"$(MIRRORS_ENV)/bin/python" -m pytest tests/tasks/tracking/test_mirrors.py tests/tasks/tracking/mirror tests/tasks/export/test_inspect_logs.py
+
+# Ray brings versions of its own of what we use: as above. Its servers listen on all interfaces, so it runs in a network namespace.
+RAY_ENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/whetstone/ray
+test-ray: install
+	test -x "$(RAY_ENV)/bin/python" || $(BIN)/python -m venv "$(RAY_ENV)"
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PACKAGES)')')" > \
+	  "$$("$(RAY_ENV)/bin/python" -c '$(PACKAGES)')/whetstone_beside.pth"
+	"$(RAY_ENV)/bin/python" -m pip install --quiet "ray[default]==2.60.0"
+	unshare --net --map-root-user sh -c 'ip link set lo up && \
+	  WHETSTONE_RAY="$(RAY_ENV)/bin/python" $(BIN)/python -m pytest tests/tasks/launch/test_real_ray.py'
 
 test-all: install
 	$(BIN)/python -m pytest

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from tasks.launched import Ending, Launched, Launcher
 
 LOG = "stage.log"
-SCRIPT = "slurm.sh"
-"""Of the job, in the work folder of a stage that was one of Slurm."""
+LAUNCHED = {"slurm": "slurm.sh", "kubernetes": "kubernetes.json", "ray": "ray.json"}
+"""Kind of launcher → the file of a work folder that holds what was handed in there."""
 LOG_BYTES = 200_000
 """Of a log that are read after a failure."""
 LAST_LINES = 12
@@ -36,6 +36,11 @@ WAITING_S = 60.0
 
 stop_all = threading.Event()
 """Set where a signal has ended the main thread's work: stages that other threads wait for end too."""
+
+
+def launched_before(work: Path) -> list[str]:
+    """The kinds of launchers that have handed in a job for this work folder."""
+    return [kind for kind, name in LAUNCHED.items() if (work / name).exists()]
 
 
 class StageFailed(UserError):

@@ -10,6 +10,9 @@ from pipelines.recipe.launch import Launch
 from pipelines.recipe.stage_checks import processes, processes_field
 from pipelines.recipe.stage_kind import Node
 
+OF_KIND = {"partition": "slurm", "account": "slurm", "options": "slurm", "kubernetes": "kubernetes", "ray": "ray"}
+"""Field → the only kind of launcher that reads it."""
+
 
 def check(launch: Launch, nodes: Mapping[str, Node]) -> None:
     """Stages that are launched are stages of the recipe, and have what several machines or a job that is queued again need.
@@ -20,6 +23,7 @@ def check(launch: Launch, nodes: Mapping[str, Node]) -> None:
     Raises:
         RecipeError: names the field and the fix.
     """
+    _check_kind(launch)
     for number, option in enumerate(launch.options):
         try:
             shlex.split(option)
@@ -40,7 +44,7 @@ def check(launch: Launch, nodes: Mapping[str, Node]) -> None:
                 f"{name} has {asked.nodes} machines, which talk over a network",
                 "Name its interface, such as ib0.",
             )
-        if launch.requeue and asked.time is None:
+        if launch.kind == "slurm" and launch.requeue and asked.time is None:
             raise RecipeError(
                 f"{field}.time",
                 "a job without a time limit is never queued again",
@@ -51,4 +55,21 @@ def check(launch: Launch, nodes: Mapping[str, Node]) -> None:
                 f"{field}.gpus",
                 f"{processes(node)} processes of {name} share {asked.gpus} GPUs",
                 f"Ask for {processes(node)}, or lower {name}.{node.kind.processes_field}.",
+            )
+
+
+def _check_kind(launch: Launch) -> None:
+    """No field is set that another scheduler's jobs have."""
+    if launch.kind == "kubernetes" and launch.kubernetes is None:
+        raise RecipeError(
+            "launch.kubernetes",
+            "this section is required with kind: kubernetes",
+            "Add it, with image, claim and mount.",
+        )
+    for field, kind in OF_KIND.items():
+        if kind != launch.kind and getattr(launch, field) != Launch.model_fields[field].get_default():
+            raise RecipeError(
+                f"launch.{field}",
+                f"it is of kind: {kind}, and jobs are {launch.kind}'s",
+                f"Leave it out, or set kind: {kind}.",
             )

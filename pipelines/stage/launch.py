@@ -64,7 +64,7 @@ def main(argv: list[str] | None = None) -> None:
                 stdin=subprocess.DEVNULL,
             )
 
-    supervise(ranks, job.get("parent_pid"), meeting)
+    supervise(ranks, arguments.owner or job.get("parent_pid"), meeting)
 
 
 def rank_command(module: str, folder: Path) -> list[str]:
@@ -129,6 +129,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("module", help="such as pipelines.rlvr")
     parser.add_argument("work", help="a folder with job.json")
+    parser.add_argument("--owner", type=int, help="pid of the process with which all end; default: that of job.json")
     parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--nodes", type=int, default=1, help="machines that work together")
     parser.add_argument("--node", type=int, default=0, help="which of them this is, from 0")

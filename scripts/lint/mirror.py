@@ -24,6 +24,7 @@ SEVERAL = {
     "tests/pipelines/rlvr": "exact golden hooks laws masked plain_loop",
     "tests/pipelines/verifiers": "form",
     "tests/tasks/keys": "graph_keys reuse_matrix",
+    "tests/tasks/launch": "real_ray",
     "tests/tasks/tracking": "graph",
 }
 """Folder → subjects of its test files that are about several modules: whole runs, laws of all methods, games side by side."""

@@ -7,7 +7,6 @@ folder. The job says how it ended in a file of the work folder; Slurm is believe
 
 from __future__ import annotations
 
-import hashlib
 import json
 import logging
 import os
@@ -26,10 +25,12 @@ from pipelines.base.files import write_atomic
 from pipelines.base.project import THREADS, python
 from pipelines.recipe.launch import Launch, Resources
 from pipelines.stage.process import METRICS
+from tasks.launch.jobs import failed, folder_name, name_of
 from tasks.launched import Ending
-from tasks.process import LOG, SCRIPT, StageFailed
+from tasks.process import LAUNCHED, LOG, StageFailed
 
 log = logging.getLogger("whetstone.launch")
+SCRIPT = LAUNCHED["slurm"]
 EXIT = "slurm.exit"
 COMMANDS = ("sbatch", "squeue", "scancel")
 OVER = frozenset(
@@ -140,8 +141,7 @@ class Slurm:
 
     def name_of(self, work: Path, job: str) -> str:
         """The name of the job that does in a work folder what `job` says."""
-        asks = "\n".join([job, *options_of(self.launch, self.asked), *self.launch.setup])
-        return f"{_folder_name(work)}{hashlib.sha256(asks.encode()).hexdigest()[:12]}"
+        return name_of(work, job, [*options_of(self.launch, self.asked), *self.launch.setup])
 
     def _withdraw(self, work: Path) -> None:
         """Cancel what has been handed in, where anything has."""
@@ -156,7 +156,7 @@ class Slurm:
 
     def _refused(self, error: SlurmError) -> StageFailed:
         fix = "Change what the job asks for, or leave the stage out of launch.stages to run it here."
-        return _failed(self.stage, f"sbatch failed: {error}", fix)
+        return failed(self.stage, f"sbatch failed: {error}", fix)
 
 
 class SlurmJob:
@@ -270,12 +270,10 @@ def end_others(work: Path, stage: str, name: str = "") -> str:
             if called == name and not kept:
                 kept = number
             elif not cancelled(number):
-                raise _failed(
-                    stage, f"job {number} works in the same folder and does not end", f"Run: scancel {number}"
-                )
+                raise failed(stage, f"job {number} works in the same folder and does not end", f"Run: scancel {number}")
     except SlurmError as error:
         fix = f"Run it once Slurm is there again; to run the stage here, delete {work / SCRIPT} if no job works on it any more."
-        raise _failed(stage, f"Slurm does not answer: {error}", fix) from None
+        raise failed(stage, f"Slurm does not answer: {error}", fix) from None
     return kept
 
 
@@ -285,7 +283,7 @@ def in_folder(work: Path) -> dict[str, str]:
     Raises:
         SlurmError: Slurm does not answer.
     """
-    start = _folder_name(work)
+    start = folder_name(work)
     return {number: name for number, (state, _, name) in jobs().items() if state not in OVER and name.startswith(start)}
 
 
@@ -344,10 +342,6 @@ def _written(work: Path) -> Exit | None:
     if code == 0 and not (work / METRICS).exists():
         return None
     return Exit(name, number, 128 - code if code > 128 else code)
-
-
-def _folder_name(work: Path) -> str:
-    return f"whetstone-{hashlib.sha256(str(work.resolve()).encode()).hexdigest()[:12]}-"
 
 
 def options_of(launch: Launch, asked: Resources) -> list[str]:
@@ -478,10 +472,6 @@ def _ask(command: list[str], environment: dict[str, str] | None = None) -> str:
         raise SlurmError(f"no answer of {command[0]} in {ASK_S:.0f} s", timed_out=True) from None
     except OSError as error:
         raise SlurmError(str(error)) from None
-
-
-def _failed(stage: str, problem: str, fix: str) -> StageFailed:
-    return StageFailed(problems=[Problem(f"launch.stages.{stage}", problem, fix)], exit_code=2)
 
 
 def _field_and_fix(state: str, stage: str, problem: str) -> tuple[str, str, str]:

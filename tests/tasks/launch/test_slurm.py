@@ -22,7 +22,9 @@ from children import wait_until as wait
 from pipelines.base.errors import Problem
 from pipelines.recipe.launch import Launch
 from pipelines.recipe.read import read_recipe
-from tasks import launchers, process, slurm, stages
+from tasks import launch as launchers
+from tasks import process, stages
+from tasks.launch import slurm
 from tasks.preflight import check, surroundings
 
 SECTION = {"stages": {"rlvr": {}}, "poll_s": 0.1}
@@ -250,7 +252,7 @@ import sys; sys.path[:0] = [{str(HERE)!r}, {str(Path(slurm_toy.__file__).parent)
 from pathlib import Path
 from pipelines.recipe.launch import Launch
 from tasks import process
-from tasks import slurm
+from tasks.launch import slurm
 process.run("stage_toy", Path({str(work)!r}), {body_of(do)!r}, lambda: None,
             launcher=slurm.Slurm(Launch.model_validate({SECTION!r}), "rlvr"))
 """
