@@ -21,6 +21,7 @@ from tasks.launch import jobs, ray
 PYTHON = os.environ.get("WHETSTONE_RAY", "")
 pytestmark = pytest.mark.skipif(not PYTHON, reason="WHETSTONE_RAY names no Python that has Ray (make test-ray)")
 CLUSTER = """
+import sys
 from ray.cluster_utils import Cluster
 here = {"num_cpus": 1, "node_ip_address": "127.0.0.1"}
 head = {"include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": 8265}
