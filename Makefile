@@ -79,7 +79,7 @@ test-ray: install
 	  "$$("$(RAY_ENV)/bin/python" -c '$(PACKAGES)')/whetstone_beside.pth"
 	"$(RAY_ENV)/bin/python" -m pip install --quiet "ray[default]==2.60.0"
 	unshare --net --map-root-user sh -c 'ip link set lo up && \
-	  WHETSTONE_RAY="$(RAY_ENV)/bin/python" $(BIN)/python -m pytest tests/tasks/launch/test_real_ray.py'
+	  WHETSTONE_RAY="$(RAY_ENV)/bin/python" $(BIN)/python -m pytest tests/tasks/test_real_ray.py'
 
 test-all: install
 	$(BIN)/python -m pytest

@@ -272,7 +272,7 @@ def _launcher(node: Node, work: Path, fresh: bool) -> Launcher | None:
     """What runs the stage elsewhere; what an earlier pipeline has left there for its work folder is ended where it is of no use."""
     if not launched(node) and not process.launched_before(work):
         return None
-    from tasks.launch import launcher_of
+    from tasks.launchers import launcher_of
 
     return launcher_of(node, work, fresh)
 
@@ -397,7 +397,7 @@ def job_of(node: Node, done: dict[str, Artifact]) -> dict[str, Any]:
     """What `job.json` of a stage says; `done` are the artifacts of the stages before it."""
     recipe, threads = node.recipe, node.recipe.threads
     if launched(node):
-        from tasks.launch import threads_of
+        from tasks.launchers import threads_of
 
         threads = threads_of(node)
     return {

@@ -1,7 +1,7 @@
 """A Ray of one machine for tests: the dashboard's interface for jobs over HTTP, and of the package what an entry point uses.
 
 Its state is in the folder `TOY_RAY`: a file `hold` keeps machines back, `lose` loses one, `refuse` refuses jobs, `away` answers nothing.
-`tests/tasks/launch/test_real_ray.py` runs the same on a real cluster.
+`tests/tasks/test_real_ray.py` runs the same on a real cluster.
 """
 
 from __future__ import annotations

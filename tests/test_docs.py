@@ -174,7 +174,7 @@ def recipe_of(snippet: dict[str, Any], before: dict[str, Any], body: dict[str, A
         body: of a recipe with plain sections, for all that the snippet leaves out.
     """
     named = snippet.get("stages") or {
-        k: v for k, v in snippet.items() if isinstance(v, dict) and v.keys() & {"kind", "rounds"}
+        k: v for k, v in snippet.items() if k != "launch" and isinstance(v, dict) and v.keys() & {"kind", "rounds"}
     }
     if not named:
         for name, fields in snippet.items():

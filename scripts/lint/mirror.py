@@ -23,8 +23,8 @@ SEVERAL = {
     "tests/pipelines/reward_model": "critiques preference_models process_recipe segments",
     "tests/pipelines/rlvr": "exact golden hooks laws masked plain_loop",
     "tests/pipelines/verifiers": "form",
+    "tests/tasks": "real_ray",
     "tests/tasks/keys": "graph_keys reuse_matrix",
-    "tests/tasks/launch": "real_ray",
     "tests/tasks/tracking": "graph",
 }
 """Folder → subjects of its test files that are about several modules: whole runs, laws of all methods, games side by side."""

@@ -22,9 +22,9 @@ def problems(recipe: Recipe, stages: list[str]) -> Iterator[Problem]:
 
         yield from nightly.problems(recipe)
     if recipe.launch is not None and (jobs := [stage for stage in stages if stage in recipe.launch.stages]):
-        from tasks import launch
+        from tasks import launchers
 
-        yield from launch.problems(recipe, jobs)
+        yield from launchers.problems(recipe, jobs)
 
 
 def _mirrors(names: Iterable[str]) -> Iterator[Problem]:

@@ -31,10 +31,11 @@ def launcher_of(node: Node, work: Path, anew: bool) -> Launcher | None:
     if launch is None or asked is None:
         return None
     if launch.kind == "slurm":
-        from tasks.launch.slurm import Slurm
+        from tasks.slurm import Slurm
 
         return Slurm(launch, node.name)
-    from tasks.launch import jobs, kubernetes, ray
+    from tasks import kubernetes, ray
+    from tasks import named_jobs as jobs
 
     scheduler = kubernetes.Cluster(launch, asked) if launch.kind == "kubernetes" else ray.Cluster(launch, asked)
     return jobs.Named(scheduler, launch, node.name)
@@ -43,11 +44,12 @@ def launcher_of(node: Node, work: Path, anew: bool) -> Launcher | None:
 def _end(kind: str, work: Path, stage: str) -> None:
     """End what a launcher of a kind has running in a work folder."""
     if kind == "slurm":
-        from tasks.launch import slurm
+        from tasks import slurm
 
         slurm.end_others(work, stage)
         return
-    from tasks.launch import jobs, kubernetes, ray
+    from tasks import kubernetes, ray
+    from tasks import named_jobs as jobs
 
     record = (read_object(work / LAUNCHED[kind], scheduler=dict) or {}).get("scheduler") or {}
     jobs.end_others(kubernetes.recorded(record) if kind == "kubernetes" else ray.recorded(record), work, stage)
@@ -60,15 +62,15 @@ def problems(recipe: Recipe, stages: list[str]) -> Iterator[Problem]:
     if launch is None:
         return
     if launch.kind == "slurm":
-        from tasks.launch import slurm
+        from tasks import slurm
 
         yield from slurm.problems(launch, stages)
     elif launch.kind == "kubernetes":
-        from tasks.launch import kubernetes
+        from tasks import kubernetes
 
         yield from kubernetes.problems(launch, {stage: recipe.node(stage).kind.module for stage in stages})
     else:
-        from tasks.launch import ray
+        from tasks import ray
 
         yield from ray.problems(launch)
 

@@ -25,8 +25,8 @@ from pipelines.base.files import write_atomic
 from pipelines.base.project import THREADS, python
 from pipelines.recipe.launch import Launch, Resources
 from pipelines.stage.process import METRICS
-from tasks.launch.jobs import failed, folder_name, name_of
 from tasks.launched import Ending
+from tasks.named_jobs import failed, folder_name, name_of
 from tasks.process import LAUNCHED, LOG, StageFailed
 
 log = logging.getLogger("whetstone.launch")

@@ -10,8 +10,8 @@ import ray_toy
 
 from pipelines.recipe.launch import Launch, Resources
 from pipelines.stage.machines import LOST, TIMED_OUT
-from tasks.launch import ray
-from tasks.launch.jobs import State
+from tasks import ray
+from tasks.named_jobs import State
 
 SECTION = {
     "kind": "ray", "interface": "ib0", "setup": ["module load cuda"], "ray": {"resources": {"fast_disk": 1}},

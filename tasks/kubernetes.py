@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pipelines.base.errors import Problem
 from pipelines.base.project import home
 from pipelines.recipe.launch import Kubernetes, Launch, Resources
-from tasks.launch.jobs import SchedulerError, State, bytes_of, command_of, folder_name, is_name, seconds_of
+from tasks.named_jobs import SchedulerError, State, bytes_of, command_of, folder_name, is_name, seconds_of
 from tasks.process import LOG
 
 ASK_S = 60.0
@@ -43,7 +43,7 @@ STUCK = frozenset(
 
 
 class Cluster:
-    """Jobs of one namespace for one stage; see `jobs.Scheduler`."""
+    """Jobs of one namespace for one stage; see `named_jobs.Scheduler`."""
 
     kind: Literal["kubernetes"] = "kubernetes"
     title = "Kubernetes"
@@ -62,12 +62,12 @@ class Cluster:
         return [*own, f"{self.launch.interface}:{self.launch.port}"]
 
     def submit(self, name: str, module: str, work: Path, environment: dict[str, str]) -> None:
-        """See `jobs.Scheduler`."""
+        """See `named_jobs.Scheduler`."""
         text = json.dumps(manifest(self.launch, self.asked, name, module, work, environment))
         self._ask("create", "-f", "-", manifest=text)
 
     def state(self, name: str) -> State | None:
-        """See `jobs.Scheduler`."""
+        """See `named_jobs.Scheduler`."""
         jobs = self._items("job", f"{JOB}={name}")
         if not jobs:
             return None
@@ -104,7 +104,7 @@ class Cluster:
         return str(events[-1].get("message", "")) if events else ""
 
     def remove(self, name: str) -> bool:
-        """See `jobs.Scheduler`."""
+        """See `named_jobs.Scheduler`."""
         chosen = ("job,service", "-l", f"{JOB}={name}", "--ignore-not-found")
         try:
             self._ask("delete", *chosen, "--cascade=foreground", f"--timeout={REMOVE_S}s", patience_s=REMOVE_S + ASK_S)
@@ -115,7 +115,7 @@ class Cluster:
         return True
 
     def in_folder(self, work: Path) -> list[str]:
-        """See `jobs.Scheduler`."""
+        """See `named_jobs.Scheduler`."""
         names = [str(job["metadata"]["name"]) for job in self._items("job", f"{FOLDER}={folder_name(work).strip('-')}")]
         return [name for name in names if is_name(name)]
 

@@ -22,9 +22,7 @@ from children import wait_until as wait
 from pipelines.base.errors import Problem
 from pipelines.recipe.launch import Launch
 from pipelines.recipe.read import read_recipe
-from tasks import launch as launchers
-from tasks import process, stages
-from tasks.launch import slurm
+from tasks import launchers, process, slurm, stages
 from tasks.preflight import check, surroundings
 
 SECTION = {"stages": {"rlvr": {}}, "poll_s": 0.1}
@@ -252,7 +250,7 @@ import sys; sys.path[:0] = [{str(HERE)!r}, {str(Path(slurm_toy.__file__).parent)
 from pathlib import Path
 from pipelines.recipe.launch import Launch
 from tasks import process
-from tasks.launch import slurm
+from tasks import slurm
 process.run("stage_toy", Path({str(work)!r}), {body_of(do)!r}, lambda: None,
             launcher=slurm.Slurm(Launch.model_validate({SECTION!r}), "rlvr"))
 """
@@ -303,7 +301,7 @@ def test_a_stage_that_runs_here_ends_the_job_before(tmp_path, state):
     (state / "away").touch()
     with pytest.raises(process.StageFailed, match="Unable to contact") as caught:
         launchers.launcher_of(node, work, anew=False)
-    assert str(work / process.SCRIPT) in caught.value.problems[0].fix
+    assert str(work / slurm.SCRIPT) in caught.value.problems[0].fix
 
 
 def test_a_job_that_does_not_end_keeps_the_folder(tmp_path, state, monkeypatch):

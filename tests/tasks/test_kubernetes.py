@@ -15,8 +15,8 @@ from children import job
 from children import wait_until as wait
 
 from pipelines.recipe.launch import Launch
-from tasks import process
-from tasks.launch import jobs, kubernetes
+from tasks import kubernetes, process
+from tasks import named_jobs as jobs
 
 SECTION = {
     "kind": "kubernetes", "interface": "eth0", "setup": ["source /etc/profile"],
@@ -57,7 +57,7 @@ def state(tmp_path, monkeypatch) -> Path:
 
 def run(work, do, **changed):
     section = SECTION | {"stages": {"rlvr": {}}, "setup": [], "poll_s": 0.1, **changed}
-    python = {"python": process.python("x")[0], "env": {"PYTHONPATH": f"{toys.ROOT}:{Path(__file__).parents[1]}"}}
+    python = {"python": process.python("x")[0], "env": {"PYTHONPATH": f"{toys.ROOT}:{Path(__file__).parent}"}}
     launch = Launch.model_validate(section | {"kubernetes": SECTION["kubernetes"] | python})
     by = jobs.Named(kubernetes.Cluster(launch, launch.stages["rlvr"]), launch, "rlvr")
     return process.run("stage_toy", work, job(do) | {"threads": 1, "computes": False}, lambda: None, launcher=by)

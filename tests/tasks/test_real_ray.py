@@ -15,8 +15,8 @@ from children import TOYS, job
 from children import wait_until as wait
 
 from pipelines.recipe.launch import Launch
-from tasks import process
-from tasks.launch import jobs, ray
+from tasks import named_jobs as jobs
+from tasks import process, ray
 
 PYTHON = os.environ.get("WHETSTONE_RAY", "")
 pytestmark = pytest.mark.skipif(not PYTHON, reason="WHETSTONE_RAY names no Python that has Ray (make test-ray)")

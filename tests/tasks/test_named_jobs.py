@@ -24,9 +24,8 @@ from children import wait_until as wait
 
 from pipelines.recipe.launch import Launch
 from pipelines.recipe.read import read_recipe
-from tasks import launch as launchers
-from tasks import process
-from tasks.launch import jobs, kubernetes, ray
+from tasks import kubernetes, launchers, process, ray
+from tasks import named_jobs as jobs
 
 PYTHONPATH = {"PYTHONPATH": f"{toys.ROOT}:{HERE}"}
 KUBERNETES = {
@@ -205,7 +204,8 @@ import json
 from pathlib import Path
 from pipelines.recipe.launch import Launch
 from tasks import process
-from tasks.launch import jobs, kubernetes, ray
+from tasks import kubernetes, ray
+from tasks import named_jobs as jobs
 launch = Launch.model_validate(json.loads(Path({str(tmp_path / "section.json")!r}).read_text()))
 cluster = {cluster.kind}.Cluster(launch, launch.stages["rlvr"])
 process.run("stage_toy", Path({str(work)!r}), {job(do) | {"threads": 1, "computes": False}!r}, lambda: None,

@@ -18,7 +18,7 @@ from pipelines.base.errors import Problem
 from pipelines.base.files import read_json
 from pipelines.recipe.launch import Launch, Ray, Resources
 from pipelines.stage.machines import LOST, STATE, TIMED_OUT
-from tasks.launch.jobs import SchedulerError, State, bytes_of, command_of, folder_name, is_name, seconds_of
+from tasks.named_jobs import SchedulerError, State, bytes_of, command_of, folder_name, is_name, seconds_of
 
 if TYPE_CHECKING:
     import httpx
@@ -30,7 +30,7 @@ OVER = ("SUCCEEDED", "FAILED", "STOPPED")
 
 
 class Cluster:
-    """Jobs of one cluster for one stage; see `jobs.Scheduler`."""
+    """Jobs of one cluster for one stage; see `named_jobs.Scheduler`."""
 
     kind: Literal["ray"] = "ray"
     title = "Ray"
@@ -48,7 +48,7 @@ class Cluster:
         return [*own, f"{self.launch.interface}:{self.launch.port}"]
 
     def submit(self, name: str, module: str, work: Path, environment: dict[str, str]) -> None:
-        """See `jobs.Scheduler`."""
+        """See `named_jobs.Scheduler`."""
         (work / STATE).unlink(missing_ok=True)
         body = {
             # Ray confuses a job with one of the same id that is just ending, so each start has an id of its own.
@@ -60,7 +60,7 @@ class Cluster:
         self._ask("POST", "", json=body)
 
     def state(self, name: str) -> State | None:
-        """See `jobs.Scheduler`."""
+        """See `named_jobs.Scheduler`."""
         told = next(iter(self._starts(name)), None)
         if told is None:
             return None
@@ -81,7 +81,7 @@ class Cluster:
         return State("failed", ended_by=words[:500] or f"it is {str(status).lower()}", lost=status == "FAILED")
 
     def remove(self, name: str) -> bool:
-        """See `jobs.Scheduler`."""
+        """See `named_jobs.Scheduler`."""
         until = time.monotonic() + REMOVE_S
         left = self._starts(name)
         for job in left:
@@ -97,7 +97,7 @@ class Cluster:
         return True
 
     def in_folder(self, work: Path) -> list[str]:
-        """See `jobs.Scheduler`."""
+        """See `named_jobs.Scheduler`."""
         start = folder_name(work)
         names = {str(job["submission_id"]).rpartition("-")[0] for job in self._starts(start)}
         return sorted(name for name in names if is_name(name))
