@@ -60,10 +60,13 @@ def test_the_walk(tmp_path):
             assert done.returncode == 0, f"{text}\n{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
             said += done.stdout
     assert "0 are broken" in said and "guessing" in said and "shouted" in said
-    (rollouts,) = home.glob("runs/rlvr-*/report/rollouts.jsonl")
-    rows = [json.loads(line) for line in rollouts.read_text().splitlines()]
+    prompts, games = sorted(home.glob("runs/rlvr-*/report/rollouts.jsonl"), key=lambda file: file.stat().st_mtime)
+    rows = [json.loads(line) for line in prompts.read_text().splitlines()]
     assert rows and all(row["components"].keys() == {"verifier", "short"} for row in rows)
     assert len({row["components"]["verifier"] for row in rows}) > 2, "a share of letters, not only right and wrong"
+    played = [json.loads(line) for line in games.read_text().splitlines()]
+    assert {row["prompt"][0]["content"].split()[0] for row in played if "prompt" in row} == {"guess"}
+    assert {row["score"] for row in played} == {0.0, 1.0}
     (results,) = home.glob("runs/evaluate-*/results.json")
     scores = json.loads(results.read_text())["evaluation"]["sft"]["shouted"]
     assert scores["pass@1"]["value"] > 0.4, "the benchmark asks as the chats do"

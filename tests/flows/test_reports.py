@@ -56,12 +56,16 @@ def test_a_run_that_ended_has_its_report(store, tmp_path):
     assert str(pipeline.parent) in text and "question 0" in text and not [*outbox.folder().glob("text-*")]
 
 
-def test_a_run_that_failed_has_one_too(store, tmp_path):
+@pytest.mark.parametrize(
+    ("of_stage", "said"),
+    [({"stage": "rlvr", "log": ["the last line"]}, "rlvr: no space is left"), ({}, "the run: no space is left")],
+)
+def test_a_run_that_failed_has_one_too(store, tmp_path, of_stage, said):
     pipeline = ended(tmp_path)
-    failed = {"error": "no space is left", "stage": "rlvr", "log": ["the last line"]}
+    failed = {"error": "no space is left", **of_stage}
     index.end(str(pipeline.parent), "FAILED", {"recipe": "told", "seconds": 1.0, "stages": {}, "failed": failed}, {})
     reports.leave(pipeline)
-    assert "rlvr: no space is left" in (stored(pipeline, tmp_path) or "")
+    assert said in (stored(pipeline, tmp_path) or "")
 
 
 def test_it_waits_in_the_outbox_while_mlflow_is_away(store, tmp_path):
