@@ -17,6 +17,7 @@ from pipelines.base import distribution
 from pipelines.base.errors import UserError
 from pipelines.base.files import free_bytes
 from pipelines.base.project import ROOT, is_checkout
+from pipelines.base.project import page as project_page
 from pipelines.base.secrets import redact
 from pipelines.recipe.read import Recipe, read_recipe
 from pipelines.sandbox import SandboxError, isolation, levels
@@ -106,6 +107,22 @@ def bfloat16(flags: set[str] | None = None) -> Finding:
     )
 
 
+def decoding() -> Finding:
+    """On a GPU, vLLM decodes large models faster than a stage's own processes."""
+    if not machine.gpu_bytes():
+        return Finding("ok", "decoding: in the stages' own processes; servers are for GPUs")
+    page = project_page("docs/servers.md")
+    if shutil.which("vllm"):
+        return Finding(
+            "ok",
+            f"decoding: vLLM is installed; `rlvr.sampler: {{serve: true}}` decodes with it, and `whetstone plan RECIPE --memory` "
+            f"says how long ({page})",
+        )
+    return Finding(
+        "ok", f"decoding: there is no vllm on PATH; from about a billion parameters on it decodes faster ({page})"
+    )
+
+
 def disk() -> Finding:
     """Room for checkpoints."""
     free = free_bytes(environment.home()) / 1e9
@@ -190,6 +207,7 @@ def command(arguments: argparse.Namespace) -> int:
         device,
         bfloat16,
         memory,
+        decoding,
         disk,
         sandbox,
         stores,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from pipelines.base.errors import ModelError, UserError, did_you_mean
 from pipelines.recipe.read import Recipe
+from pipelines.recipe.server import Serve, Server
+from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.stage_checks import processes
 from pipelines.recipe.stage_kind import Node
 from tasks import machine
@@ -113,7 +115,19 @@ def _planned(
     elif target.card is not None:
         time = step_time.of_stage(node, shape, target.card[1], prompt_tokens=prompt_tokens)
         body["step_s"] = asdict(time) if time else None
+        body["served_step_s"] = _served(node, shape, prompt_tokens, target)
     return body
+
+
+def _served(node: Node, shape: memory.Shape, prompt_tokens: int | None, target: Machine) -> dict[str, float] | None:
+    """A step whose rollouts vLLM servers draw, one on each GPU that the stage leaves free; None where none is free or it has servers."""
+    section, idle = node.settings, min(64, target.device.cards - processes(node))
+    if target.card is None or not isinstance(section, Rlvr) or section.sampler is not None or idle < 1:
+        return None
+    served = section.model_copy(update={"sampler": Server(serve=Serve(count=idle))})
+    stage = replace(node.stage, settings=served)
+    time = step_time.of_stage(replace(node, stage=stage), shape, target.card[1], prompt_tokens=prompt_tokens)
+    return {"servers": idle, **asdict(time)} if time else None
 
 
 def _over_host(body: dict[str, Any], target: Machine) -> bool:
@@ -154,6 +168,9 @@ def _table(body: dict[str, Any], available: int, target: Machine) -> None:
         }
         decoding = f" and {parts['decoding']} s of decoding" if body["step_s"]["decoding"] else ""
         print(f"  a step on {target.card[0]} takes roughly {parts['training']} s of training{decoding}")
+    if (served := body.get("served_step_s")) and served["decoding"] < body["step_s"]["decoding"]:
+        name = f"{body['stage']}.sampler={{serve: {{count: {served['servers']}}}}}"
+        print(f"  with vLLM on the other GPUs (--set '{name}') decoding takes roughly {served['decoding']:.1f} s")
 
 
 def _gigabytes(size: int) -> str:

@@ -28,6 +28,17 @@ def test_bfloat16_is_judged_by_the_processor(flags, words):
     assert words in finding.what and finding.level == "ok"
 
 
+@pytest.mark.parametrize(
+    ("gpus", "there", "words"),
+    [((), True, "servers are for GPUs"), ((80,), True, "sampler: {serve: true}"), ((80,), False, "no vllm on PATH")],
+)
+def test_vllm_is_recommended_where_there_is_a_gpu(monkeypatch, gpus, there, words):
+    monkeypatch.setattr(machine, "gpu_bytes", lambda: gpus)
+    monkeypatch.setattr(doctor.shutil, "which", lambda name: "/bin/vllm" if there and name == "vllm" else None)
+    finding = doctor.decoding()
+    assert finding.level == "ok" and words in finding.what
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc/cpuinfo")
 def test_this_processor_s_flags_are_read():
     assert "fpu" in machine.cpu_flags() or "fp" in machine.cpu_flags()

@@ -11,6 +11,8 @@ from flows.cli import main as cli
 from flows.cli import memory
 from flows.cli import plan as plan_command
 from pipelines.base.errors import UserError
+from pipelines.recipe.read import read_recipe
+from tasks.preflight import memory as check_memory
 
 
 def plan(tmp_path, monkeypatch, capsys, *arguments):
@@ -60,6 +62,28 @@ def test_another_machine_and_a_model_that_is_not_here(tmp_path, monkeypatch, cap
     )
     (stage,) = json.loads(capsys.readouterr().out)["stages"]
     assert stage["fitting"]["peak"] <= 80e9 < stage["peak"]
+
+
+def test_servers_on_the_gpus_that_are_left_are_proposed_with_their_time(tmp_path, capsys):
+    shape = check_memory.Shape(
+        8 * 10**9, layers=28, hidden=3584, intermediate=18944, heads=28, key_heads=4, head_size=128, vocabulary=152064
+    )
+    lines = [
+        "model.dtype=bfloat16", "model.weights_dtype=bfloat16", "rlvr.prompts=64", "rlvr.group_size=8", "rlvr.decode_rows=32",
+        "rlvr.lora=16", "rlvr.gradient_checkpointing=true",
+    ]  # fmt: skip
+
+    def told(gpus, *more):
+        node = read_recipe(toys.recipe(tmp_path), [*lines, *more]).node("rlvr")
+        target = memory.Machine.of(gpus)
+        body = memory._planned(node, shape, 256, target, target.limit)
+        memory._table(body, target.limit, target)
+        return body.get("served_step_s"), capsys.readouterr().out
+
+    served, text = told("8xH200", "rlvr.processes=2")
+    assert served["servers"] == 6 and "--set 'rlvr.sampler={serve: {count: 6}}'" in text
+    assert told("2xH200", "rlvr.processes=2")[0] is None, "no GPU is left"
+    assert told("8xH200", "rlvr.processes=2", "rlvr.sampler={url: 'http://x:1', weights: /w}")[0] is None
 
 
 @pytest.mark.parametrize(
