@@ -41,7 +41,7 @@ class Cleaning:
 
     artifacts: list[Removable] = field(default_factory=list)
     interrupted: list[Removable] = field(default_factory=list)
-    """Working folders of stages that did not end; their commits go with them."""
+    """Working folders of stages that did not end; their commits go with them. And downloads that were broken off."""
     kept: dict[str, int] = field(default_factory=dict)
     """Reason → artifacts that stay."""
 
@@ -80,7 +80,7 @@ def plan(days: float, registered: Collection[str], now: float | None = None) -> 
         else:
             stored = outbox.uploaded(artifact.path).run_id is not None
             cleaning.artifacts.append(Removable(artifact.path, _size(artifact.path), last, stored))
-    for work in sorted((runs_folder() / ".work").glob("*-*")):
+    for work in sorted(path for place in (".work", ".fetched") for path in (runs_folder() / place).glob("*-*")):
         last = max(path.lstat().st_mtime for path in [work, *work.rglob("*")])
         if NAME.fullmatch(work.name) and last <= limit and not (work / outbox.UPLOAD).exists():
             cleaning.interrupted.append(Removable(work, _size(work), last, stored=False))

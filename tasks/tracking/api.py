@@ -7,20 +7,21 @@ Pipelines are in `tasks.tracking.pipeline_run`, stages in `tasks.tracking.stage_
 from __future__ import annotations
 
 import logging
-import shutil
-from collections.abc import Iterator
+import os
+import tempfile
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import mlflow
 
-from pipelines.base.files import MANIFEST, REPORT, is_inside, read_object
+from pipelines.base.files import MANIFEST, REPORT, file_sha256, is_inside, read_manifest
 from pipelines.base.secrets import redact
 from tasks.store.artifacts import name_of
 from tasks.tracking.client import client, experiment, mlflow_errors, open_embedded
 from tasks.tracking.evaluation import record_evaluation
 from tasks.tracking.models import (
-    SIDE_FILES,
     external_base,
     link_inputs,
     model_of,
@@ -43,6 +44,8 @@ from tasks.tracking.time_budget import TrackerRejected, TrackerUnavailable
 from tasks.tracking.traces import send_shown
 
 log = logging.getLogger("whetstone.tracking")
+DOWNLOADS = 8
+"""Files that are downloaded side by side."""
 TRACKER_ERRORS = (TrackerUnavailable, TrackerRejected)
 
 
@@ -98,7 +101,7 @@ def _experiments(to: Any) -> Iterator[Any]:
 def fetch_record(run_id: str, into: Path) -> bool:
     """Bring a stage's manifest and report from the store into a folder; False where they are not there, or not to be trusted."""
     to = client()
-    if not _names_stay_inside(to, run_id, "artifact"):
+    if _names(to, run_id, "artifact") is None:
         return False
     wanted = {f"artifact/{MANIFEST}", f"artifact/{REPORT}"}
     for path in [entry.path for entry in to.list_artifacts(run_id, "artifact") if entry.path in wanted]:
@@ -113,51 +116,90 @@ def fetch_record(run_id: str, into: Path) -> bool:
 def fetch(run_id: str, experiment_id: str, into: Path) -> bool:
     """Bring a stage's files back from the store into a folder; False where they are not in the store, or not to be trusted.
 
-    Only what was announced under the run is downloaded, and no name may lead out of the folder. The caller checks the
-    contents against the key that it wanted.
+    Files that are there already with the contents that the manifest tells are kept, so a download that was broken off goes on. No name may
+    lead out of the folder. The caller checks the contents against the key that it wanted.
     """
     to = client()
-    scrap = into.with_name(into.name + ".download")
-    shutil.rmtree(scrap, ignore_errors=True)
-    scrap.mkdir(parents=True)
-    try:
-        if not _names_stay_inside(to, run_id, "artifact"):
-            log.warning(
-                "the artifact of run %s in MLflow holds a path that leads out of its folder; it is not used", run_id
-            )
+    names = _names(to, run_id, "artifact")
+    if names is None:
+        log.warning(
+            "the artifact of run %s in MLflow holds a path that leads out of its folder; it is not used", run_id
+        )
+        return False
+    if f"artifact/{MANIFEST}" not in names:
+        return False
+    models: dict[str, str] = {}
+    for model in to.search_logged_models([experiment_id], f"source_run_id = '{run_id}'"):
+        if "whetstone.path" in model.tags:
             return False
-        shutil.copytree(to.download_artifacts(run_id, "artifact", str(scrap)), into, dirs_exist_ok=True, symlinks=True)
-        for model in to.search_logged_models([experiment_id], f"source_run_id = '{run_id}'"):
-            if "whetstone.path" in model.tags:
-                return False
-            is_base = model.tags.get("whetstone.checkpoint") == "base"
-            place = scrap / ("model-base" if is_base else "model-trained")
-            source = mlflow.artifacts.download_artifacts(artifact_uri=model.artifact_location, dst_path=str(place))
-            name = "base" if is_base else "model"
-            shutil.copytree(source, into / name, dirs_exist_ok=True, symlinks=True)
-            _drop_side_files(into, name)
-        return True
-    finally:
-        shutil.rmtree(scrap, ignore_errors=True)
+        models["base" if model.tags.get("whetstone.checkpoint") == "base" else "model"] = model.artifact_location
+    into.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=into.parent, prefix=f"{into.name}.download-") as scrap:
+        _bring(lambda place: to.download_artifacts(run_id, f"artifact/{MANIFEST}", place), into / MANIFEST, scrap)
+        files = (read_manifest(into) or {}).get("files") or {}
+        if not all(map(is_inside, files)):
+            return False
+        with ThreadPoolExecutor(DOWNLOADS) as pool:
+            waiting = [
+                pool.submit(_bring, source, into / name, scrap, files[name])
+                for name in files
+                if (source := _source(to, run_id, name, names, models)) is not None
+            ]
+            for each in waiting:
+                each.result()
+    for path in into.rglob("*"):  # of another attempt, for a version of the artifact that is gone
+        if path.is_file() and path.relative_to(into).as_posix() not in {*files, MANIFEST}:
+            path.unlink()
+    return True
 
 
-def _drop_side_files(artifact: Path, name: str) -> None:
-    """Remove what was put beside a model folder for MLflow to load it, so that the folder is the artifact's again."""
-    files = (read_object(artifact / MANIFEST, files=dict) or {}).get("files") or {}
-    for path in [artifact / name / side for side in SIDE_FILES]:
-        own = path.relative_to(artifact).as_posix()
-        if not any(file == own or file.startswith(f"{own}/") for file in files):
-            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink(missing_ok=True)
+def _source(
+    to: Any, run_id: str, name: str, names: Collection[str], models: Mapping[str, str]
+) -> Callable[[str], str] | None:
+    """What downloads a file of an artifact into a folder; None where the store does not have it.
+
+    Args:
+        names: files of the run.
+        models: `base` and `model` → where the store has that model's files.
+    """
+    if f"artifact/{name}" in names:
+        return lambda place: str(to.download_artifacts(run_id, f"artifact/{name}", place))
+    first, _, rest = name.partition("/")
+    if first not in models:
+        return None
+    uri = f"{models[first]}/{rest}"
+    return lambda place: str(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=place))
 
 
-def _names_stay_inside(to: Any, run_id: str, folder: str) -> bool:
-    """Whether every file that the store announces below a folder really lies below it."""
+def _bring(source: Callable[[str], str], path: Path, scrap: str, entry: Mapping[str, Any] | None = None) -> None:
+    """Download a file, which is whole as soon as it is there.
+
+    Args:
+        entry: what the manifest says of it; a file that is there and has this content is kept.
+    """
+    if (
+        entry is not None
+        and path.is_file()
+        and path.stat().st_size == entry["bytes"]
+        and file_sha256(path) == entry["sha256"]
+    ):
+        return
+    arrived = source(tempfile.mkdtemp(dir=scrap))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    os.replace(arrived, path)
+
+
+def _names(to: Any, run_id: str, folder: str) -> list[str] | None:
+    """Every file that the store announces below a folder; None where one does not really lie below it."""
+    names: list[str] = []
     for entry in to.list_artifacts(run_id, folder):
         if not is_inside(entry.path) or not entry.path.startswith(f"{folder}/"):
-            return False
-        if entry.is_dir and not _names_stay_inside(to, run_id, entry.path):
-            return False
-    return True
+            return None
+        below = _names(to, run_id, entry.path) if entry.is_dir else [entry.path]
+        if below is None:
+            return None
+        names += below
+    return names
 
 
 @mlflow_errors()

@@ -57,12 +57,12 @@ def from_mlflow(stage: str, key: str, experiment: str, patience: TimeBudget) -> 
     from tasks.tracking import api as tracking
 
     final = artifacts.folder(runs_folder(), stage, key)
-    with _scratch(final.name) as folder:
+    with _scratch(final.name, goes_on=True) as folder:
         remote = patience.run(lambda: tracking.find_remote(stage, key, experiment))
         if remote is None:
             return None, None
-        arrived = folder.with_name(folder.name + ".download")
-        if not patience.run(lambda: tracking.fetch(*remote, folder), growing=lambda: tracking.size_of(arrived)):
+        arriving = folder.parent  # finished files, and beside them those that are on their way
+        if not patience.run(lambda: tracking.fetch(*remote, folder), growing=lambda: tracking.size_of(arriving)):
             return None, None
         mismatch = artifacts.foreign(folder, stage, key)
         if mismatch is not None:
@@ -74,11 +74,19 @@ def from_mlflow(stage: str, key: str, experiment: str, patience: TimeBudget) -> 
 
 
 @contextlib.contextmanager
-def _scratch(name: str) -> Iterator[Path]:
-    """A place for what arrives, empty at first and gone afterwards."""
+def _scratch(name: str, *, goes_on: bool = False) -> Iterator[Path]:
+    """A place for what arrives, gone afterwards.
+
+    Args:
+        goes_on: what has arrived is kept where an error or a kill breaks the download off; else the place is empty at first.
+    """
     folder = runs_folder() / ".fetched" / name
-    shutil.rmtree(folder, ignore_errors=True)
+    for left in [*([] if goes_on else [folder]), *folder.parent.glob(f"{name}.download-*")]:
+        shutil.rmtree(left, ignore_errors=True)
+    broken_off = goes_on
     try:
         yield folder
+        broken_off = False
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        if not broken_off:
+            shutil.rmtree(folder, ignore_errors=True)
