@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import re
 import shlex
 import signal
-import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -24,10 +23,9 @@ from pipelines.base.files import read_object, write_atomic
 from pipelines.base.project import THREADS
 from pipelines.recipe.launch import Launch, Resources
 from pipelines.stage.process import METRICS
-from tasks.launched import Ending
+from tasks.launched import Ending, Job, log
 from tasks.process import LAUNCHED, StageFailed
 
-log = logging.getLogger("whetstone.launch")
 GRACE_S = 60.0
 """How long a file that another machine has written may be on its way, and how long a job may be unknown."""
 STUCK_S = 300.0
@@ -179,7 +177,9 @@ class Named:
         log.warning("%s: continues with %s, which was handed in before", self.stage, name)
         record = read_object(work / LAUNCHED[self.scheduler.kind], module=str, environment=dict, starts=int) or {}
         again = (record.get("module") or "", record.get("environment") or {})
-        self._job = self._of(name, work, *again, record.get("starts") or 1)
+        self._job = self._of(
+            name, work, *again, record.get("starts") or sys.maxsize
+        )  # without a record it is never handed in again
         return self._job
 
     def start(self, module: str, work: Path, environment: dict[str, str]) -> NamedJob:
@@ -217,7 +217,7 @@ class Named:
             raise _no_answer(self.scheduler, self.stage, error) from None
 
 
-class NamedJob:
+class NamedJob(Job):
     """A job that was handed in; see `launched.Launched`.
 
     Args:
@@ -228,13 +228,11 @@ class NamedJob:
     """
 
     def __init__(self, by: Named, name: str, work: Path, module: str, environment: dict[str, str], starts: int) -> None:
-        self.by, self.name, self.work, self.starts = by, name, work, starts
+        super().__init__(name, by.stage)
+        self.by, self.work, self.starts = by, work, starts
         self.module, self.environment = module, environment
-        self.ending: Ending | None = None
-        self.waited_s = 0.0
-        self._code: int | None = None
-        self._asked = self._since = 0.0
-        self._phase = self._logged = ""
+        self._since = 0.0
+        self._phase = ""
 
     def submit(self) -> None:
         """Hand it in.
@@ -260,7 +258,7 @@ class NamedJob:
             try:
                 self._take(self.by.scheduler.state(self.name))
             except SchedulerError as error:
-                self._say(f"{self.by.scheduler.title} does not answer ({error})")
+                self.say(f"{self.by.scheduler.title} does not answer", str(error))
         return self._code
 
     def _take(self, state: State | None) -> None:
@@ -279,7 +277,7 @@ class NamedJob:
         elif state.phase == "failed":
             self._end(state)
         else:
-            self._say(f"{state.phase} ({state.words})" if state.words else state.phase)
+            self.say(state.phase, state.words)
             if state.stuck and since >= STUCK_S:
                 self.forget()
                 self._fail(State("failed", ended_by=f"it cannot start: {state.words}"))
@@ -290,7 +288,7 @@ class NamedJob:
         if not state.lost or self.starts > self.by.launch.requeue:
             self._fail(state)
             return
-        self._say(f"{state.ended_by}: handed in again, and continues from its last commit")
+        self.say(f"{state.ended_by}: handed in again, and continues from its last commit")
         self._phase = ""
         try:
             self.submit()
@@ -300,7 +298,7 @@ class NamedJob:
     def _fail(self, state: State) -> None:
         self._code = state.code or 1
         if state.ended_by:
-            field = f"launch.stages.{self.by.stage}" + (f".{state.field}" if state.field else "")
+            field = f"launch.stages.{self.stage}" + (f".{state.field}" if state.field else "")
             first = {"time": "Raise it or set launch.requeue. ", "memory": "Raise it. "}.get(state.field, "")
             text = f"{self.by.scheduler.title} ended the job {self.name}: {state.ended_by}"
             self.ending = Ending(Problem(field, text, first + AGAIN), -state.code if state.code < 0 else None)
@@ -310,21 +308,7 @@ class NamedJob:
         try:
             self.by.scheduler.remove(self.name)
         except SchedulerError as error:
-            log.info("%s: %s", self.by.stage, error)
-
-    def _say(self, text: str) -> None:
-        if text != self._logged:
-            self._logged = text
-            log.warning("%s: job %s: %s", self.by.stage, self.name, text)
-
-    def wait(self, timeout: float | None = None) -> int:
-        """See `launched.Launched`."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if until is not None and time.monotonic() >= until:
-                raise subprocess.TimeoutExpired(self.name, timeout or 0.0)
-            time.sleep(0.05)
-        return code
+            log.info("%s: %s", self.stage, error)
 
     def cancel(self) -> None:
         """See `launched.Launched`."""
@@ -334,10 +318,10 @@ class NamedJob:
         try:
             gone = self.by.scheduler.remove(self.name)
         except SchedulerError as error:
-            log.warning("%s: %s", self.by.stage, error)
+            log.warning("%s: %s", self.stage, error)
             gone = False
         if not gone:
-            log.warning("%s: the job %s of %s may still run", self.by.stage, self.name, self.by.scheduler.title)
+            log.warning("%s: the job %s of %s may still run", self.stage, self.name, self.by.scheduler.title)
 
 
 def end_others(scheduler: Scheduler, work: Path, stage: str, name: str = "") -> bool:

@@ -8,7 +8,6 @@ folder. The job says how it ended in a file of the work folder; Slurm is believe
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import shlex
@@ -25,11 +24,10 @@ from pipelines.base.files import write_atomic
 from pipelines.base.project import THREADS, python
 from pipelines.recipe.launch import Launch, Resources
 from pipelines.stage.process import METRICS
-from tasks.launched import Ending
+from tasks.launched import Ending, Job, log
 from tasks.named_jobs import failed, folder_name, name_of
 from tasks.process import LAUNCHED, LOG, StageFailed
 
-log = logging.getLogger("whetstone.launch")
 SCRIPT = LAUNCHED["slurm"]
 EXIT = "slurm.exit"
 COMMANDS = ("sbatch", "squeue", "scancel")
@@ -159,7 +157,7 @@ class Slurm:
         return failed(self.stage, f"sbatch failed: {error}", fix)
 
 
-class SlurmJob:
+class SlurmJob(Job):
     """A job that was handed in; see `launched.Launched`.
 
     Args:
@@ -170,12 +168,10 @@ class SlurmJob:
     """
 
     def __init__(self, number: str, work: Path, stage: str, poll_s: float) -> None:
-        self.number, self.work, self.stage, self.poll_s = number, work, stage, poll_s
-        self.ending: Ending | None = None
-        self.waited_s = 0.0
-        self._code: int | None = None
-        self._asked = self._since_over = 0.0
-        self._state = self._logged = ""
+        super().__init__(number, stage)
+        self.number, self.work, self.poll_s = number, work, poll_s
+        self._since_over = 0.0
+        self._state = ""
 
     def poll(self) -> int | None:
         """Its exit code once it has one and will not run again."""
@@ -202,11 +198,11 @@ class SlurmJob:
         try:
             self._state, why, _ = jobs().get(self.number, ("", "", ""))
         except SlurmError as error:
-            self._say("Slurm does not answer", str(error))
+            self.say("Slurm does not answer", str(error))
             return
         if self._state and self._state not in OVER:
             self._since_over = 0.0
-            self._say(self._state.lower(), "" if why in ("None", "") else why)
+            self.say(self._state.lower(), "" if why in ("None", "") else why)
             return
         self._since_over = self._since_over or now
         if code is not None or now - self._since_over >= GRACE_S:
@@ -225,21 +221,6 @@ class SlurmJob:
             how = f" (exit code {of_slurm}, signal {killer})" if of_slurm or killer else ""
             text = f"Slurm ended job {self.number}: {state or 'it is gone'}{how}"
             self.ending = Ending(Problem(*_field_and_fix(state, self.stage, text)), killer or None)
-
-    def _say(self, state: str, why: str) -> None:
-        text = f"{state} ({why})" if why else state
-        if text != self._logged:
-            self._logged = text
-            log.warning("%s: job %s: %s", self.stage, self.number, text)
-
-    def wait(self, timeout: float | None = None) -> int:
-        """See `launched.Launched`."""
-        until = None if timeout is None else time.monotonic() + timeout
-        while (code := self.poll()) is None:
-            if until is not None and time.monotonic() >= until:
-                raise subprocess.TimeoutExpired("sbatch", timeout or 0.0)
-            time.sleep(0.05)
-        return code
 
     def cancel(self) -> None:
         """See `launched.Launched`; returns when it no longer runs, or after `CANCEL_S`."""
