@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from pipelines.base.errors import RecipeError
+from collections.abc import Iterator
+
+from pipelines.base.errors import Problem, RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.contract.provenance import Provenance
 from pipelines.data.records import Part
@@ -32,10 +34,18 @@ class PreferenceKind(FixedDataKind):
         """The implicit reward of its loss."""
         return (of_labels(node, "preferences"),)
 
+    def problems(self, node: Node) -> Iterator[Problem]:
+        """A remote engine that does not answer."""
+        if node.settings.engine is not None:
+            from pipelines.engine.tinker import session
+
+            yield from session.problems(node)
+
     def check(self, node: Node) -> None:
         """Its data are pairs of whole answers."""
         super().check(node)
         check_reference(node.settings)
+        _check_of_engine(node)
         check_pairs("preference", node)
         for name, number, source in data_sources(node):
             if source.select is None or source.select.kind not in ("segments", "preferred"):
@@ -47,6 +57,21 @@ class PreferenceKind(FixedDataKind):
                     "compares two answers to one prompt",
                     "Train a stage of kind reward_model on them.",
                 )
+
+
+def _check_of_engine(node: Node) -> None:
+    """A loss that weighs tokens by the policy's whole distribution is not trained on a server, which gives none.
+
+    Raises:
+        RecipeError: it is to be.
+    """
+    loss = bind(SLOT, node.settings.loss)
+    if node.settings.engine is not None and any(name.endswith("on_policy") for name in loss.takes):
+        raise RecipeError(
+            "preference.loss",
+            f"{loss.name} needs the probabilities of tokens that are in no answer, and a remote engine gives none",
+            "Choose another loss, or leave `engine` out.",
+        )
 
 
 def check_reference(settings: Preference) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from pipelines.recipe.server import RemoteEngine
 from pipelines.recipe.training import FixedDataSettings, Optimizer, Part
 
 
@@ -28,3 +29,5 @@ class Preference(FixedDataSettings):
     """Steps after which the policy becomes the reference, as in TR-DPO's hard update ([2404.09656](https://arxiv.org/abs/2404.09656)); what
     the next of them read is scored again. Default: the reference stays the model that the stage starts from."""
     optimizer: Optimizer = Optimizer(learning_rate=1e-6, warmup=0.1, schedule="linear")
+    engine: RemoteEngine | None = None
+    """Train on a server of the Tinker protocol (docs/remote-engine.md); default: in the stage's own processes."""

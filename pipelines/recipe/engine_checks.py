@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import Bound
-from pipelines.recipe.settings import Rlvr, Sft
+from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_providers, bind_slots, bound_list
 from pipelines.recipe.stage_kind import Node
-from pipelines.recipe.training import TrainSettings
+from pipelines.recipe.training import FixedDataSettings, TrainSettings
 
 NOT_GIVEN = {
     "entropy": "the gradient of entropies",
@@ -45,7 +45,7 @@ def check_engine(node: Node) -> None:
     Raises:
         RecipeError: the reason and the fix.
     """
-    settings: Rlvr | Sft = node.settings
+    settings: Rlvr | FixedDataSettings = node.settings
     _check_start(node)
     _check_fields(node)
     if not isinstance(settings, Rlvr):

@@ -54,3 +54,7 @@ class FixedDataKind(Kind):
         if not self.makes_base:
             check_trained(node)
         check_monitors(self.name, node.settings)
+        if getattr(node.settings, "engine", None) is not None:
+            from pipelines.recipe.engine_checks import check_engine
+
+            check_engine(node)

@@ -33,10 +33,6 @@ class SftKind(FixedDataKind):
     def check(self, node: Node) -> None:
         """The loss has what it compares with, and the sources that are named exist."""
         super().check(node)
-        if node.settings.engine is not None:
-            from pipelines.recipe.engine_checks import check_engine
-
-            check_engine(node)
         loss = bind(SLOT, node.settings.loss)
         if "logp_old" in loss.takes and node.settings.mini_batches == 1:
             raise RecipeError(

@@ -16,16 +16,14 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
-
-import ray
-from ray.util import get_node_ip_address
-from ray.util.placement_group import PlacementGroup, placement_group
-from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+from typing import TYPE_CHECKING, Any
 
 from pipelines.base import owner
 from pipelines.base.files import write_atomic
 from pipelines.stage.machines import LOST, STATE, TIMED_OUT
+
+if TYPE_CHECKING:
+    from ray.util.placement_group import PlacementGroup
 
 SAY_S = 30.0
 """How often a job that waits for machines says so."""
@@ -36,6 +34,8 @@ class Machine:
 
     def address(self) -> str:
         """By which the others reach it."""
+        from ray.util import get_node_ip_address
+
         return str(get_node_ip_address())
 
     def run(self, command: str, folder: str, log: str, variables: dict[str, str]) -> int:
@@ -64,6 +64,8 @@ def main() -> None:
     parser.add_argument("--command", required=True, help="bash")
     parser.add_argument("--limit", type=float, help="seconds, from the moment when the machines are there")
     arguments = parser.parse_args()
+    import ray
+
     ray.init(address="auto", log_to_driver=False)
     code = _run(arguments, _reserved(arguments))
     sys.exit(128 - code if code < 0 else code)
@@ -71,6 +73,8 @@ def main() -> None:
 
 def _reserved(arguments: argparse.Namespace) -> PlacementGroup:
     """The machines, once Ray has them."""
+    from ray.util.placement_group import placement_group
+
     group = placement_group([arguments.each] * arguments.nodes, strategy="STRICT_SPREAD")
     words = f"{arguments.nodes} x {json.dumps(arguments.each)}"
     _say(arguments.work, "waiting", f"for {words}")
@@ -81,6 +85,9 @@ def _reserved(arguments: argparse.Namespace) -> PlacementGroup:
 
 
 def _run(arguments: argparse.Namespace, group: PlacementGroup) -> int:
+    import ray
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
     each = dict(arguments.each)
     asked = {
         "num_cpus": each.pop("CPU", 0),
@@ -114,6 +121,8 @@ def _run(arguments: argparse.Namespace, group: PlacementGroup) -> int:
 
 def _wait(running: list[Any], limit: float | None) -> int:
     """The code of the first machine on which the stage fails; 0 where it ended well on all."""
+    import ray
+
     until = time.monotonic() + limit if limit else float("inf")
     while running:
         done, running = ray.wait(running, timeout=1.0)

@@ -68,7 +68,7 @@ def run(tmp_path, monkeypatch):
         monkeypatch.setattr(post_training, "as_completed", lambda futures: iter(
             [f for f in futures if f.inner in threads.wait([x.inner for x in futures], return_when="FIRST_COMPLETED").done]))  # fmt: skip
         monkeypatch.setattr(post_training, "wait", lambda futures: threads.wait([f.inner for f in futures]))
-        pipeline = SimpleNamespace(results={}, parent=None, name="toy")
+        pipeline = SimpleNamespace(results={}, parent=None, name="toy", recipe=recipe)
         try:
             post_training._side_by_side(recipe, recipe.stage_names(), pipeline, {}, False, lambda *_: None)
         except RuntimeError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pipelines.base.errors import ModelError
-from pipelines.base.files import read_object
+from pipelines.base.files import read_object, write_atomic
 from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
 from pipelines.engine import models, optimizer, parallel
@@ -147,6 +148,11 @@ class RemoteWeights:
 
         path = self.session.save_for_sampler()
         self.session.download(path, adapter)
+        config = adapter / "adapter_config.json"
+        named = (read_object(config) or {}) | {
+            "base_model_name_or_path": self.engine.model.path
+        }  # not as the server calls it
+        write_atomic(config, json.dumps(named, indent=2))
         base = models.load_model(self.engine.model.path or "", self.engine.model)
         return PeftModel.from_pretrained(base, str(adapter)).merge_and_unload()
 

@@ -63,7 +63,9 @@ def test_a_relabelled_episode_is_paid_by_what_it_shows(folder):
     own = row("ab", "why", "cde")
     forced = replace(own, role=[Role.TEACHER_FORCED if role == Role.POLICY else role for role in own.role])
     paid(folder / "prm", own, forced)
-    assert forced.turn_reward == own.turn_reward and forced.score == own.score
+    # Two rows of one pass: matrix products may round the last bit of a row otherwise than of the one before.
+    assert forced.turn_reward == pytest.approx(own.turn_reward, rel=1e-6)
+    assert forced.score == pytest.approx(own.score, rel=1e-6)
 
 
 def test_a_row_beyond_the_context_is_unscored(folder):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import toys
 import yaml
@@ -49,6 +51,36 @@ def test_what_does_not_fit_is_refused(of, overrides, message):
     with pytest.raises(RecipeError) as refused:
         check(read_recipe(of, overrides))
     assert message in str(refused.value)
+
+
+def preferring(tmp_path, start, **fields):
+    """A recipe whose preference stage starts from the base, trained on a server."""
+    source = {"kind": "file", "path": str(tmp_path / "pairs.jsonl"), "splits": ["pairs"]}
+    row = {"prompt": "sort ba", "chosen": "ab", "rejected": "ba"}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(row) + "\n")
+    stages = {
+        "data": {"kind": "curate", "sources": [source], "splits": {"pairs": 1.0}},
+        "dpo": {
+            "kind": "preference",
+            "data": "data",
+            "split": "pairs",
+            "heldout": None,
+            "steps": 2,
+            "engine": yaml.safe_load(ENGINE),
+            **fields,
+        },
+    }
+    path = tmp_path / "dpo.yaml"
+    path.write_text(yaml.safe_dump({"name": "dpo", "model": {"path": str(start / "sft/out/model")}, "stages": stages}))
+    return read_recipe(path)
+
+
+def test_a_preference_stage_on_a_server(tmp_path, start):
+    check(preferring(tmp_path, start))
+    with pytest.raises(RecipeError, match="wpo needs the probabilities of tokens that are in no answer"):
+        check(preferring(tmp_path, start, loss="wpo"))
+    with pytest.raises(RecipeError, match=r"engine\.rank is that of the adapters"):
+        check(preferring(tmp_path, start, lora=8))
 
 
 def test_a_fresh_model_has_no_server(tmp_path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pair_toys
 import pytest
 import servers
 import torch
@@ -20,6 +21,7 @@ from pipelines.engine.policy import Policy
 from pipelines.engine.tinker.engine import CHECKPOINT
 from pipelines.engine.tinker.probe import probe
 from pipelines.engine.tinker.session import Row, Session
+from pipelines.preference.__main__ import work as preference
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.server import RemoteEngine
 
@@ -122,8 +124,30 @@ def test_sft_on_the_server_is_sft_here(tmp_path, start, base):
         assert about[CHECKPOINT].startswith("tinker://")
         assert max(float((made["here"][k] - changed[k]).abs().max()) for k in changed) > 1e-3
         assert max(float((made["here"][k] - made["there"][k]).abs().max()) for k in changed) < 1e-4
-        assert (tmp_path / "there/work/out/adapter/adapter_config.json").exists()
+        adapter = json.loads((tmp_path / "there/work/out/adapter/adapter_config.json").read_text())
+        assert adapter["base_model_name_or_path"] == str(base), "not as the server calls it"
         trained_elsewhere(tmp_path, start, base, server)
+
+
+@pytest.mark.parametrize("loss", ["dpo", "simpo", "kto"])
+def test_a_preference_loss_on_the_server_is_that_loss_here(tmp_path, loss):
+    """The reference is the model that it starts from; the merged weights after three steps are equal up to rounding."""
+    begun = pair_toys.prepare(tmp_path / "begun", (pair_toys.labelled if loss == "kto" else pair_toys.rows)(40))
+    with servers.serving(TinkerServer(begun / "model", tmp_path / "kept", mean=True)) as server:
+        made = {}
+        for name, fields in {
+            "here": {"lora": {"rank": 4, "alpha": 32}},
+            "there": {"engine": {"url": server.url, "rank": 4}},
+        }.items():
+            optimizer = pair_toys.SETTINGS["optimizer"] | {"eps": 1e-6}
+            folder = pair_toys.job(begun, tmp_path / name, steps=3, loss=loss, optimizer=optimizer, **fields)
+            metrics = preference(json.loads((folder / "job.json").read_text()), folder)
+            made[name] = load_file(folder / "out/model/model.safetensors"), metrics
+    before = load_file(begun / "model/model.safetensors")
+    (here, scores), (there, others) = made["here"], made["there"]
+    assert max(float((here[k] - before[k]).abs().max()) for k in before) > 1e-3
+    assert max(float((here[k] - there[k]).abs().max()) for k in before) < 1e-4
+    assert others["loss_heldout"] == pytest.approx(scores["loss_heldout"], abs=1e-4)
 
 
 def trained_elsewhere(tmp_path, start, base, server):
