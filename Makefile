@@ -77,7 +77,7 @@ test-ray: install
 	test -x "$(RAY_ENV)/bin/python" || $(BIN)/python -m venv "$(RAY_ENV)"
 	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PACKAGES)')')" > \
 	  "$$("$(RAY_ENV)/bin/python" -c '$(PACKAGES)')/whetstone_beside.pth"
-	"$(RAY_ENV)/bin/python" -m pip install --quiet "ray[default]==2.60.0"
+	"$(RAY_ENV)/bin/python" -m pip install --quiet "ray[default]==2.60.0" "prefect-ray==0.6.0"
 	unshare --net --map-root-user sh -c 'ip link set lo up && \
 	  WHETSTONE_RAY="$(RAY_ENV)/bin/python" $(BIN)/python -m pytest tests/tasks/test_real_ray.py'
 

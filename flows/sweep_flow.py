@@ -79,7 +79,7 @@ def run_cell(cell: Cell, path: str, benchmark: str, fresh: bool, store: str) -> 
         error = (
             f"{socket.gethostname()} writes to another MLflow ({environment.tracking_uri()}) than the sweep ({store})"
         )
-        return Outcome(cell, None, f"MLFLOW_TRACKING_URI: {error}. Start its Dask worker with the same.")
+        return Outcome(cell, None, f"MLFLOW_TRACKING_URI: {error}. Start what works there with the same.")
     state = post_training(
         recipe=path, overrides=list(cell.overrides), only=list(cell.only) if cell.only else None, fresh=fresh, return_state=True
     )  # fmt: skip
@@ -197,9 +197,10 @@ def start(jobs: int, runner: str = "threads", **parameters: Any) -> Any:
     """Run the flow with so many runs side by side; returns its final state.
 
     Args:
-        runner: `threads`; `dask`: worker processes of this machine; `dask:ADDRESS`: those of a Dask scheduler.
+        runner: `threads`; `dask`: worker processes of this machine; `dask:ADDRESS`: those of a Dask scheduler; `ray:ADDRESS`: those of a
+            cluster of Ray.
     """
-    separate = runner.startswith("dask:")
+    separate = runner.startswith(("dask:", "ray:"))
     return sweep.with_options(task_runner=task_runner(runner, jobs))(
         **parameters, separate_homes=separate, return_state=True
     )
@@ -210,6 +211,10 @@ def task_runner(text: str, jobs: int) -> Any:
     kind, _, address = text.partition(":")
     if kind == "threads":
         return ThreadPoolTaskRunner(max_workers=jobs)
+    if kind == "ray":
+        from prefect_ray import RayTaskRunner
+
+        return RayTaskRunner(address=address)
     from prefect_dask import DaskTaskRunner
 
     if address:

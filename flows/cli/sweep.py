@@ -46,7 +46,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "--runner",
         default="threads",
         metavar="NAME",
-        help="threads (default), dask (processes), or dask:ADDRESS of a scheduler whose workers are on several machines",
+        help="threads (default), dask (processes), or dask:ADDRESS or ray:ADDRESS of a cluster of several machines",
     )
     parser.add_argument("--fresh", action="store_true", help="run every stage even where nothing changed")
     parser.add_argument("--json", action="store_true", help="for machines: the leaderboard, or the error, as JSON")
@@ -136,19 +136,21 @@ def check_runner(text: str) -> None:
     from tasks import environment
 
     kind, colon, address = text.partition(":")
-    if kind not in ("threads", "dask") or bool(colon) != bool(address) or (kind == "threads" and address):
+    clusters = {"dask": (True, False), "ray": (True,), "threads": (False,)}
+    if bool(colon) != bool(address) or bool(address) not in clusters.get(kind, ()):
         raise UserError(
-            f"--runner {text[:80]}", "write threads, dask, or dask:ADDRESS such as dask:tcp://10.0.0.1:8786."
+            f"--runner {text[:80]}",
+            "write threads, dask, or a cluster's address, such as dask:tcp://10.0.0.1:8786 or ray:10.0.0.1:6379.",
         )
-    if kind == "dask" and importlib.util.find_spec("prefect_dask") is None:
-        raise UserError("--runner dask", "needs prefect-dask", f"Run: {install_hint('dask')}.")
+    if kind != "threads" and importlib.util.find_spec(f"prefect_{kind}") is None:
+        raise UserError(f"--runner {kind}", f"needs prefect-{kind}", f"Run: {install_hint(kind)}.")
     if address and environment.prefect_api() is None:
         raise UserError("--runner", "other machines need a Prefect server", "Start one, and set PREFECT_API_URL.")
     if address and not environment.tracking_uri().startswith("http"):
         raise UserError(
             f"--runner {text[:80]}",
             "other machines need an MLflow server, which holds what they make",
-            "Set MLFLOW_TRACKING_URI, here and where the Dask workers run.",
+            "Set MLFLOW_TRACKING_URI, here and on the machines of the cluster.",
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -9,6 +10,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import deployed
 import pytest
 import toys
 from children import TOYS, job
@@ -27,7 +29,7 @@ here = {"num_cpus": 1, "node_ip_address": "127.0.0.1"}
 head = {"include_dashboard": True, "dashboard_host": "127.0.0.1", "dashboard_port": 8265}
 cluster = Cluster(initialize_head=True, head_node_args=here | head)
 other = cluster.add_node(**here)
-print("ready", flush=True)
+print("ready", cluster.address, flush=True)
 for line in sys.stdin:
     cluster.remove_node(other, allow_graceful=False)
     other = cluster.add_node(**here)
@@ -35,16 +37,25 @@ for line in sys.stdin:
 """
 
 
+@contextlib.contextmanager
+def running(**environment: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A cluster and its address. It loses its second node, and gets another, for a line that it reads."""
+    with subprocess.Popen(
+        [PYTHON, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
+        env=os.environ | environment,
+    ) as child:  # fmt: skip
+        try:
+            assert child.stdout is not None
+            yield child, next(line.split()[1] for line in child.stdout if line.startswith("ready "))
+        finally:
+            os.killpg(child.pid, 9)
+
+
 @pytest.fixture(scope="module")
 def cluster() -> Iterator[subprocess.Popen[str]]:
-    """It loses its second node, and gets another, for a line that it reads."""
-    with subprocess.Popen(
-        [PYTHON, "-c", CLUSTER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
-    ) as child:
-        assert child.stdout is not None and child.stdin is not None
-        assert any(line == "ready\n" for line in child.stdout)
+    """A cluster."""
+    with running() as (child, _):
         yield child
-        os.killpg(child.pid, 9)
 
 
 def run(work: Path, module: str, body: dict[str, object], nodes: int = 2) -> dict[str, float]:
@@ -94,3 +105,32 @@ def test_two_ranks_train_what_two_ranks_here_do(cluster, tmp_path, start):
     there, here = ((tmp_path / name / "out/model/model.safetensors").read_bytes() for name in ("two", "here"))
     assert there == here != (start / "sft/out/model/model.safetensors").read_bytes()
     assert json.loads((work / process.LAUNCHED["ray"]).read_text())["starts"] == 2
+
+
+def test_a_sweep(tmp_path):
+    """Its runs are made where the cluster is, in another project folder than that of the machine that asks."""
+    site = deployed.Deployed(tmp_path)
+    try:
+        site.start()
+        with running(**site.env | {"WHETSTONE_HOME": str(tmp_path / "there")}) as (_, address):
+            options = [
+                "--set",
+                "rlvr.steps=2",
+                "--set",
+                "rlvr.advantage=grpo,rloo",
+                "--runner",
+                f"ray:{address}",
+                "--json",
+            ]
+            command = [PYTHON, "-m", "flows.cli.main", "sweep", str(toys.recipe(tmp_path)), *options]
+            environment = os.environ | site.env | {"WHETSTONE_HOME": str(tmp_path / "head")}
+            done = subprocess.run(
+                command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=900, check=False
+            )
+    finally:
+        site.stop()
+    assert done.returncode == 0, done.stderr[-3000:]
+    body = json.loads(done.stdout)
+    assert {row["name"] for row in body["leaderboard"]} == {"rlvr.advantage grpo", "rlvr.advantage rloo"}
+    assert not body["failed"] and not list((tmp_path / "head" / "runs").glob("*-*"))
+    assert len(list((tmp_path / "there" / "runs").glob("rlvr-*"))) == 2

@@ -27,6 +27,8 @@ def test_options_are_checked_before_anything_starts(tmp_path, home):
         (["--presets", "dopa"], "no preset called 'dopa'"),
         (["--runner", "dask:tcp://127.0.0.1:1"], "need a Prefect server"),
         (["--runner", "treads"], "--runner treads: write threads, dask"),
+        (["--runner", "ray"], "--runner ray: write threads, dask"),
+        (["--runner", "ray:10.0.0.1:6379"], "needs prefect-ray"),
     ):
         done = toys.whetstone("sweep", recipe, *options, home=home, check=False, first=True)
         assert done.returncode == 2 and message in done.stderr, done.stderr
