@@ -1,4 +1,4 @@
-"""AdamW, its schedule, and a step that refuses gradients which are not finite."""
+"""AdamW or Muon, the schedule, and a step that refuses gradients which are not finite."""
 
 from __future__ import annotations
 
@@ -12,10 +12,20 @@ from pipelines.recipe.training import Optimizer
 
 
 def make(model: torch.nn.Module, settings: Optimizer) -> torch.optim.Optimizer:
-    """AdamW over the trainable weights; no decay on norms, biases and other vectors."""
+    """The chosen optimizer over the trainable weights; no decay on norms, biases and other vectors."""
     matrices = [p for p in model.parameters() if p.requires_grad and p.ndim >= 2]
     vectors = [p for p in model.parameters() if p.requires_grad and p.ndim < 2]
     groups = [{"params": matrices, "weight_decay": settings.weight_decay}, {"params": vectors, "weight_decay": 0.0}]
+    if settings.kind == "muon":
+        from pipelines.engine.muon import Muon, hidden
+
+        inside = hidden(model, matrices)
+        chosen = set(map(id, inside))
+        groups[0]["params"] = [p for p in matrices if id(p) not in chosen]
+        return Muon(
+            inside, groups, lr=settings.learning_rate, momentum=settings.momentum, weight_decay=settings.weight_decay,
+            betas=settings.betas, eps=settings.eps,
+        )  # fmt: skip
     return adamw.make(groups, lr=settings.learning_rate, betas=settings.betas, eps=settings.eps)
 
 

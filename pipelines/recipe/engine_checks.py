@@ -97,6 +97,7 @@ def _check_fields(node: Node) -> None:
     set_fields = {
         "lora": settings.lora is not None,
         "processes": settings.processes > 1,
+        "optimizer.kind": settings.optimizer.kind != "adamw",
         "gradient_checkpointing": settings.gradient_checkpointing,
         "sampler": getattr(settings, "sampler", None) is not None,
         "staleness": getattr(settings, "staleness", 0) > 0,

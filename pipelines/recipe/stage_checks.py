@@ -276,6 +276,21 @@ def check_quantized(section: str, settings: Any) -> None:
         )
 
 
+def check_optimizer(node: Node) -> None:
+    """Muon steps weights in float32.
+
+    Raises:
+        RecipeError: they are stored otherwise.
+    """
+    settings = node.settings
+    if settings.optimizer.kind == "muon" and settings.lora is None and node.recipe.model.weights_dtype == "bfloat16":
+        raise RecipeError(
+            f"{node.name}.optimizer.kind",
+            "muon steps weights in float32, and model.weights_dtype stores them in bfloat16",
+            "Leave weights_dtype out, use lora, or kind: adamw, which rounds stochastically.",
+        )
+
+
 def check_trained(node: Node) -> None:
     """What a stage samples has been trained: it does not start from a fresh model.
 

@@ -10,6 +10,7 @@ from pipelines.recipe.resolve import resolve
 from pipelines.recipe.stage_checks import (
     base_files,
     check_heldout,
+    check_optimizer,
     check_quantized,
     check_split,
     check_trained,
@@ -51,6 +52,7 @@ class FixedDataKind(Kind):
             check_split(node, f"{self.name}.{field}", getattr(node.settings, field))
         check_heldout(self.name, node.settings)
         check_quantized(self.name, node.settings)
+        check_optimizer(node)
         if not self.makes_base:
             check_trained(node)
         check_monitors(self.name, node.settings)

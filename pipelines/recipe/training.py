@@ -77,8 +77,11 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Optimizer(Settings):
-    """AdamW and its schedule."""
+    """AdamW, or Muon with AdamW beside it, and the schedule."""
 
+    kind: Literal["adamw", "muon"] = "adamw"
+    """muon: the matrices of hidden layers by orthogonalised momentum ([2502.16982](https://arxiv.org/abs/2502.16982)), half as many bytes
+    of optimizer state for them; embeddings, head, norms and biases by AdamW. One learning rate serves both."""
     learning_rate: float = Field(1e-5, gt=0, le=1000)
     warmup: float = Field(0.03, ge=0)
     """Steps of linear warm-up: a share of all steps below 1, a number of steps from 1."""
@@ -87,6 +90,8 @@ class Optimizer(Settings):
     """The learning rate at the end, as a share of its peak."""
     betas: tuple[Share, Share] = (0.9, 0.95)
     eps: float = Field(1e-8, gt=0, le=1)
+    momentum: Share = 0.95
+    """Of Muon."""
     weight_decay: float = Field(0.0, ge=0, le=1000)
     max_grad_norm: float = Field(1.0, gt=0)
 

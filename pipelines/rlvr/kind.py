@@ -18,6 +18,7 @@ from pipelines.recipe.slots import PROVIDERS, SLOTS, bind_providers, bind_slots,
 from pipelines.recipe.stage_checks import (
     base_files,
     check_episodes,
+    check_optimizer,
     check_quantized,
     check_split,
     check_trained,
@@ -129,6 +130,7 @@ class RlvrKind(Kind):
         check_trained(node)
         rl: Rlvr = node.settings
         check_quantized("rlvr", rl)
+        check_optimizer(node)
         check.methods(node)
         if rl.engine is not None:
             from pipelines.recipe.engine_checks import check_engine

@@ -178,8 +178,12 @@ def optimizer(draft: Draft) -> None:
         r"adamw(_torch|_torch_fused|_hf|_apex_fused|_torch_xla|_torch_npu_fused|_anyprecision)?|optimi_adamw", optim
     ):
         draft.map("optim", draft.path(".optimizer"))
+    elif optim == "muon":
+        draft.put(".optimizer.kind", "muon", "optim")
     else:
-        draft.leave("optim", "the optimizer is AdamW with float32 moments", "Compare at a learning rate of AdamW's.")
+        draft.leave(
+            "optim", "the optimizer is AdamW or Muon with float32 moments", "Compare at a learning rate of AdamW's."
+        )
 
 
 def schedule(draft: Draft, warmup: float, warmup_key: str) -> None:

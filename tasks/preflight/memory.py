@@ -9,7 +9,7 @@ with `weights_dtype: bfloat16` 2; of an adapter's 4). In bytes:
     weights       w P (+ 2 P where float32 is computed in bfloat16: rounded copies; + w P for a full reference policy, or a reward
                   model that scores samples; + w P a step of `staleness`; as much again for the base of guidance)
     gradients     w T
-    optimizer     8 T
+    optimizer     8 T, of Muon 4 T and 4 more for the embedding and the head
     commit        (w + 8) T while the copy of a commit is written, on the host
     activations   N L b (8 h + 4 a d + 2 a d + 4 i + W): norms, projections, attention, MLP, the mask of packed rows;
                   with gradient checkpointing N b (L h + those of one layer)
@@ -267,6 +267,9 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
     value = 2 if node.recipe.model.dtype == "bfloat16" else 4
     lora = getattr(section, "lora", None)
     trained = (shape.parameters if lora is None else shape.adapters(lora.rank)) if load.trains else 0
+    moments = 8 * trained
+    if load.trains and not isinstance(section, Sample) and section.optimizer.kind == "muon":
+        moments -= 4 * (trained - shape.ends if lora is None else trained)
     shards = getattr(section, "processes", 1)
     stored = 2 if node.recipe.model.weights_dtype == "bfloat16" else 4
     updated = stored if lora is None else 4
@@ -302,8 +305,8 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
         process=PROCESS,
         weights=weights,
         gradients=updated * trained // (shards if getattr(section, "gradient_sync", "pass") == "pass" else 1),
-        optimizer=8 * trained // shards,
-        commit=(updated + 8) * trained // shards,
+        optimizer=moments // shards,
+        commit=(updated * trained + moments) // shards,
         activations=_activations(
             shape,
             load,

@@ -20,8 +20,11 @@ MODULE = "pipelines.sft"
         pytest.param(
             ("sft.lora={rank: 4}", "sft.tokens_per_step=512", "sft.micro_batch_tokens=64"), marks=pytest.mark.long
         ),
+        pytest.param(
+            ("sft.optimizer.kind=muon", "sft.tokens_per_step=256", "sft.micro_batch_tokens=64"), marks=pytest.mark.long
+        ),
     ],
-    ids=["several passes", "adapters"],
+    ids=["several passes", "adapters", "muon"],
 )
 def test_two_processes_give_the_weights_of_one(tmp_path, start, more):
     """Also where a step has an odd number of passes: one process then repeats a pass that counts nothing."""
@@ -41,8 +44,10 @@ def test_two_processes_give_the_weights_of_one(tmp_path, start, more):
 
 
 @pytest.mark.long
-def test_two_processes_killed_and_resumed_end_with_the_same_bytes(tmp_path, start):
+@pytest.mark.parametrize("kind", ["adamw", "muon"])
+def test_two_processes_killed_and_resumed_end_with_the_same_bytes(tmp_path, start, kind):
     more = (
+        f"sft.optimizer.kind={kind}",
         "sft.processes=2",
         "sft.steps=12",
         "sft.commit.every=2",

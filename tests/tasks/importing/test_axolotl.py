@@ -132,3 +132,10 @@ def test_qlora(tmp_path, changes, four_bits):
     result = own.read(tmp_path, own.AXOLOTL | {"adapter": "lora"} | changes, processes=1)
     assert result.recipe.sft.lora.load_in_4bit is four_bits
     assert {own.kinds(result)[key] for key in changes} <= {"mapped"}
+
+
+@pytest.mark.parametrize(("named", "kind"), [("muon", "muon"), ("adamw_torch_fused", "adamw"), ("lion_8bit", "adamw")])
+def test_muon_and_adamw_are_optimizers_here_and_no_other_is(tmp_path, named, kind):
+    result = own.read(tmp_path, own.AXOLOTL | {"optimizer": named}, processes=1)
+    assert result.recipe.sft.optimizer.kind == kind
+    assert (own.kinds(result).get("optimizer") == "left_out") == (named == "lion_8bit")
