@@ -158,6 +158,7 @@ def test_they_train(written, build):
     assert [step for step, _ in toys.history(written / "run/work")][-1] == 2
 
 
+@pytest.mark.slow
 def test_what_is_asked_before_a_run_knows_them(written, home):
     """The process that reads the first rows has the recipe's plug-ins."""
     for build in (answers, episodes):

@@ -89,6 +89,7 @@ def test_the_yaml_s_faults(tmp_path):
     assert asked(tmp_path)["problem"] == f"{own / 'test.jsonl'}: it has no rows"
 
 
+@pytest.mark.slow
 def test_plan_refuses_it_by_its_field(tmp_path, home):
     benchmark(tmp_path, GOOD | {"verifier": "numbr"})
     evaluate = {"include": str(tmp_path / "mine"), "tasks": ["palindromes", "my_test"]}

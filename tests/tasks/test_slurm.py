@@ -401,6 +401,7 @@ def test_a_plan_asks_for_slurm_and_not_for_cores(monkeypatch, tmp_path):
     assert "launch.kind" in {problem.field for problem in check.examine(recipe, ["rlvr"])}
 
 
+@pytest.mark.slow
 def test_a_job_has_the_result_of_this_machine(tmp_path, home, state):
     here, there = (
         read_recipe(toys.recipe(tmp_path, **more))

@@ -118,6 +118,7 @@ def test_weights_that_stand_still_give_the_same_rows_however_far_ahead(tmp_path,
     ["dph_rl, solved: 1, problems: 40, rows: 3", "pipo, window: 2, start: 1"],
     ids=lambda spec: spec.split(",")[0],
 )
+@pytest.mark.slow
 def test_rows_of_weights_that_are_behind_and_carried_ones_are_no_replays(tmp_path, start, stand_in, replay):
     more = (
         f"presets=[{replay.split(',')[0]}]", f"rlvr.replay={{kind: {replay}}}", "rlvr.filter=mixed", "rlvr.group_size=8",

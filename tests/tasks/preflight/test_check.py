@@ -635,6 +635,7 @@ def known_rows(fields):
     return Asked
 
 
+@pytest.mark.slow
 def test_names_that_are_taken(tmp_path, monkeypatch):
     """A reward function in `tasks.py`, and one whose file imports `tasks.py`: refused with the file and what to do."""
     monkeypatch.chdir(tmp_path)

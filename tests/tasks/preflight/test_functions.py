@@ -86,6 +86,7 @@ def test_a_function_is_not_waited_for_longer_than_plan_waits(folder, monkeypatch
     assert probe_functions.answer(asked(folder, "slow", timeout_s=600.0)[0]) == {}
 
 
+@pytest.mark.slow
 def test_functions_of_terms_and_of_monitors_are_called_too(folder):
     read = recipe(
         folder,

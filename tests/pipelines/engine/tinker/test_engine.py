@@ -172,6 +172,7 @@ def trained_elsewhere(tmp_path, start, base, server):
 
 
 @pytest.mark.parametrize("mean", [False, True])
+@pytest.mark.slow
 def test_rlvr_trains_and_continues(tmp_path, start, base, mean):
     """Rollouts, a reference, mini-batches; a second trainer in the same folder takes up the commit: each step is drawn once."""
     with servers.serving(TinkerServer(base, tmp_path / "kept", mean=mean)) as server:
