@@ -16,8 +16,7 @@ from packaging.version import Version
 from pipelines.base import distribution
 from pipelines.base.errors import UserError
 from pipelines.base.files import free_bytes
-from pipelines.base.project import ROOT, is_checkout
-from pipelines.base.project import page as project_page
+from pipelines.base.project import ROOT, is_checkout, page
 from pipelines.base.secrets import redact
 from pipelines.recipe.read import Recipe, read_recipe
 from pipelines.sandbox import SandboxError, isolation, levels
@@ -111,15 +110,15 @@ def decoding() -> Finding:
     """On a GPU, vLLM decodes large models faster than a stage's own processes."""
     if not machine.gpu_bytes():
         return Finding("ok", "decoding: in the stages' own processes; servers are for GPUs")
-    page = project_page("docs/servers.md")
+    where = page("servers")
     if shutil.which("vllm"):
         return Finding(
             "ok",
             f"decoding: vLLM is installed; `rlvr.sampler: {{serve: true}}` decodes with it, and `whetstone plan RECIPE --memory` "
-            f"says how long ({page})",
+            f"says how long ({where})",
         )
     return Finding(
-        "ok", f"decoding: there is no vllm on PATH; from about a billion parameters on it decodes faster ({page})"
+        "ok", f"decoding: there is no vllm on PATH; from about a billion parameters on it decodes faster ({where})"
     )
 
 
