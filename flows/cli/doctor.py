@@ -107,7 +107,7 @@ def bfloat16(flags: set[str] | None = None) -> Finding:
 
 
 def decoding() -> Finding:
-    """On a GPU, vLLM decodes large models faster than a stage's own processes."""
+    """On a GPU, vLLM can decode in the place of a stage's own processes."""
     if not machine.gpu_bytes():
         return Finding("ok", "decoding: in the stages' own processes; servers are for GPUs")
     where = page("servers")
@@ -118,7 +118,7 @@ def decoding() -> Finding:
             f"says how long ({where})",
         )
     return Finding(
-        "ok", f"decoding: there is no vllm on PATH; from about a billion parameters on it decodes faster ({where})"
+        "ok", f"decoding: in the stages' own processes; there is no vllm on PATH, which could do it ({where})"
     )
 
 
