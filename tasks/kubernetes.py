@@ -98,7 +98,7 @@ class Cluster:
         """What Kubernetes last said of a job without pods, such as that a quota is used up."""
         asked = f"involvedObject.name={name},involvedObject.kind=Job"
         try:
-            events = json.loads(self._ask("get", "events", "--field-selector", asked, "-o", "json"))["items"]
+            events = self._listed("get", "events", "--field-selector", asked, "-o", "json")
         except SchedulerError:  # who may create jobs may be refused events
             return ""
         return str(events[-1].get("message", "")) if events else ""
@@ -120,8 +120,19 @@ class Cluster:
         return [name for name in names if is_name(name)]
 
     def _items(self, what: str, label: str) -> list[dict[str, Any]]:
-        items: list[dict[str, Any]] = json.loads(self._ask("get", what, "-l", label, "-o", "json"))["items"]
-        return items
+        return self._listed("get", what, "-l", label, "-o", "json")
+
+    def _listed(self, *arguments: str) -> list[dict[str, Any]]:
+        """The objects of a list.
+
+        Raises:
+            SchedulerError: as `_ask`, or kubectl prints none.
+        """
+        text = self._ask(*arguments)
+        try:
+            return list(json.loads(text)["items"])
+        except (ValueError, KeyError, TypeError):
+            raise SchedulerError(f"kubectl printed no list: {text[:200]!r}") from None
 
     def _ask(self, *arguments: str, manifest: str | None = None, patience_s: float = ASK_S) -> str:
         """What kubectl prints.

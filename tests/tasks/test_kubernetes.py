@@ -123,6 +123,15 @@ def test_the_plan_says_what_stands_against_it(tmp_path, state, monkeypatch):
     assert "no kubectl" in problem.problem
 
 
+def test_what_kubectl_prints_may_be_no_list(tmp_path, monkeypatch):
+    (tmp_path / "kubectl").write_text("#!/bin/sh\necho 'Please log in: https://example'\n")
+    (tmp_path / "kubectl").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    launch = Launch.model_validate(SECTION)
+    with pytest.raises(jobs.SchedulerError, match="printed no list: 'Please log in"):
+        kubernetes.Cluster(launch, launch.stages["rlvr"]).state("whetstone")
+
+
 def test_a_pod_that_is_gone_with_its_machine_was_lost():
     failed = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded", "message": "limit"}
     here = {"status": {"phase": "Running"}}
