@@ -39,7 +39,7 @@ def test_a_misspelt_name_is_recognised(word, known, meant):
     ("word", "known"),
     [
         ("patience", RLVR), ("deepspeed", RLVR), ("logging_steps", RLVR), ("gradient_accumulation_steps", RLVR),
-        ("max_prompt_length", RLVR), ("value_loss", RLVR), ("quantization", MODEL), ("momentum", OPTIMIZER),
+        ("max_prompt_length", RLVR), ("value_loss", RLVR), ("quantization", MODEL), ("nesterov", OPTIMIZER),
         ("presence_penalty", SAMPLING), ("kto", preset_names()), ("raft", preset_names()),
         ("vtrace", preset_names()),
     ],
