@@ -18,7 +18,7 @@ from typing import Any, Literal
 from pipelines.base.errors import Problem
 from pipelines.base.project import home
 from pipelines.recipe.launch import Kubernetes, Launch, Resources
-from tasks.named_jobs import SchedulerError, State, bytes_of, command_of, folder_name, is_name, seconds_of
+from tasks.named_jobs import SchedulerError, State, asked_of, bytes_of, command_of, folder_name, is_name, seconds_of
 from tasks.process import LOG
 
 ASK_S = 60.0
@@ -58,8 +58,7 @@ class Cluster:
 
     def asks(self) -> list[str]:
         """All that its pods are made of."""
-        own = [self.asked.model_dump_json(), self.settings.model_dump_json(), json.dumps(self.launch.setup)]
-        return [*own, f"{self.launch.interface}:{self.launch.port}"]
+        return asked_of(self.launch, self.asked, self.settings)
 
     def submit(self, name: str, module: str, work: Path, environment: dict[str, str]) -> None:
         """See `named_jobs.Scheduler`."""

@@ -21,6 +21,7 @@ from typing import Literal, Protocol, TypeVar
 from pipelines.base.errors import Problem
 from pipelines.base.files import read_object, write_atomic
 from pipelines.base.project import THREADS
+from pipelines.contract.fields import Settings
 from pipelines.recipe.launch import Launch, Resources
 from pipelines.stage.process import METRICS
 from tasks.launched import Ending, Job, log
@@ -49,6 +50,16 @@ def name_of(work: Path, job: str, asks: list[str]) -> str:
         asks: all that the job asks for.
     """
     return f"{folder_name(work)}{hashlib.sha256(chr(10).join([job, *asks]).encode()).hexdigest()[:12]}"
+
+
+def asked_of(launch: Launch, asked: Resources, settings: Settings) -> list[str]:
+    """What a job asks for, of which each difference makes another job.
+
+    Args:
+        settings: of its scheduler.
+    """
+    own = [asked.model_dump_json(), settings.model_dump_json(), json.dumps(launch.setup)]
+    return [*own, f"{launch.interface}:{launch.port}"]
 
 
 def failed(stage: str, problem: str, fix: str) -> StageFailed:

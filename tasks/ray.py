@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from pipelines.base.errors import Problem
 from pipelines.base.files import read_json
 from pipelines.recipe.launch import Launch, Ray, Resources
-from pipelines.stage.machines import LOST, STATE, TIMED_OUT
-from tasks.named_jobs import SchedulerError, State, bytes_of, command_of, folder_name, is_name, seconds_of
+from pipelines.stage.on_ray import LOST, STATE, TIMED_OUT
+from tasks.named_jobs import SchedulerError, State, asked_of, bytes_of, command_of, folder_name, is_name, seconds_of
 
 if TYPE_CHECKING:
     import httpx
@@ -44,8 +44,7 @@ class Cluster:
 
     def asks(self) -> list[str]:
         """All that its machines must have."""
-        own = [self.asked.model_dump_json(), self.settings.model_dump_json(), json.dumps(self.launch.setup)]
-        return [*own, f"{self.launch.interface}:{self.launch.port}"]
+        return asked_of(self.launch, self.asked, self.settings)
 
     def submit(self, name: str, module: str, work: Path, environment: dict[str, str]) -> None:
         """See `named_jobs.Scheduler`."""

@@ -20,11 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.base import owner
 from pipelines.base.files import write_atomic
-from pipelines.stage.machines import LOST, STATE, TIMED_OUT
 
 if TYPE_CHECKING:
     from ray.util.placement_group import PlacementGroup
 
+STATE = "ray.state.json"
+"""In the stage's work folder, for the pipeline that watches the job: `phase` (waiting or running) and `words`."""
+LOST, TIMED_OUT = 91, 92
+"""Exit codes: a machine is gone, the time limit was reached."""
 SAY_S = 30.0
 """How often a job that waits for machines says so."""
 

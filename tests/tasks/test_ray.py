@@ -9,7 +9,7 @@ import pytest
 import ray_toy
 
 from pipelines.recipe.launch import Launch, Resources
-from pipelines.stage.machines import LOST, TIMED_OUT
+from pipelines.stage.on_ray import LOST, TIMED_OUT
 from tasks import ray
 from tasks.named_jobs import State
 
