@@ -1,0 +1,356 @@
+"""Images in conversations: what stands for one in a text, where its pixels are, and which tokens a model reads it as.
+
+In a message's text an image is a mark with the digest of its pixels, so that texts go on being texts: they are compared, hashed and
+stored as before, and a mark says all about its image. In token ids an image is a run of ids beyond any vocabulary, which name the image
+and the place in it. Rows that begin with the same image so have the same ids and share a prefix as with any text, and two images never
+do. Only a model's embedding (`pipelines/engine/vision.py`) knows that they are pixels.
+
+Images are known by their digest in the whole process, wherever they come from: a data folder (`open_folder`), or an environment that
+draws them (`add`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pipelines.base.errors import DataError, ModelError
+from pipelines.base.files import write_atomic
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+PLACE = "\ufffc"
+"""Unicode's OBJECT REPLACEMENT CHARACTER. Texts of data never have it; see `marked`."""
+MARK = re.compile(PLACE + "([0-9a-f]{32})" + PLACE)
+"""What stands in a text for an image; the group is its digest."""
+FOLDER, FILE = "images", "images.arrow"
+"""Of a data folder: its images, as PNG files in the rows of one Arrow file, which is mapped into memory."""
+FIRST_ID = 1 << 62
+"""From this id on, tokens are places of images."""
+PLACE_BITS, KEY_BITS = 16, 44
+MOST_PIXELS = 16_777_216
+"""Of an image; a file that says that it has more is not decoded (4096 x 4096)."""
+KEPT_BYTES = 1 << 28
+"""Of what processors made of images, and that may be asked for again."""
+
+
+class ImageError(DataError):
+    """A file is no image that can be used."""
+
+
+def decoded(data: bytes, *, most_pixels: int = MOST_PIXELS) -> Image:
+    """An image in RGB, turned as its EXIF data say and on white where it is transparent; of an animation the first frame.
+
+    Raises:
+        ImageError: the file is none, is damaged, or has too many pixels.
+    """
+    from PIL import Image, ImageOps
+
+    try:
+        with Image.open(io.BytesIO(data)) as image:  # reads the header alone
+            width, height = image.size
+            if width * height > most_pixels:
+                raise ImageError(
+                    f"an image has {width} x {height} pixels, and at most {most_pixels:,} are read",
+                    fix="Make it smaller, or leave it out.",
+                )
+            image.load()
+            turned = ImageOps.exif_transpose(image)
+            if "A" in turned.getbands() or "transparency" in turned.info:
+                turned = turned.convert("RGBA")
+                ground = Image.new("RGBA", turned.size, "white")
+                ground.alpha_composite(turned)
+                turned = ground
+            return turned.convert("RGB")
+    except ImageError:
+        raise
+    except Exception as error:  # Pillow raises a dozen types for damaged files
+        first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+        raise ImageError(f"it is no image that can be read ({first})") from error
+
+
+def digest_of(image: Image) -> str:
+    """32 hexadecimal characters of a hash over size and pixels."""
+    width, height = image.size
+    return hashlib.sha256(b"%d %d " % (width, height) + image.convert("RGB").tobytes()).hexdigest()[:32]
+
+
+def mark(digest: str) -> str:
+    """What stands for an image in a text."""
+    return f"{PLACE}{digest}{PLACE}"
+
+
+def marked(text: str) -> list[str]:
+    """Digests of the images in a text, in order.
+
+    >>> marked("Which is larger, " + mark("0" * 32) + " or " + mark("a" * 32) + "?")
+    ['00000000000000000000000000000000', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa']
+    """
+    return MARK.findall(text) if PLACE in text else []
+
+
+def without(text: str) -> str:
+    """A text in which each image is the word that people read in its place.
+
+    >>> without(mark("0" * 32) + " What is it?")
+    '[image] What is it?'
+    """
+    return MARK.sub("[image]", text) if PLACE in text else text
+
+
+class Images:
+    """Images by digest: of opened files, and drawn ones.
+
+    Drawn images are written to the folder that `keep_in` names, because rows that are stored with their token ids may outlive the
+    environment that drew them.
+    """
+
+    def __init__(self) -> None:
+        self._drawn: dict[str, bytes] = {}
+        self._rows: dict[str, tuple[Any, int]] = {}
+        """Digest → column of PNG files, and row in it."""
+        self._digest_of: dict[int, str] = {}
+        self._folder: Path | None = None
+        self._opened: set[Path] = set()
+
+    def add(self, image: Image) -> str:
+        """The mark of an image, which is known from here on."""
+        digest = digest_of(image)
+        if digest not in self._drawn and digest not in self._rows:
+            png = _png(image)
+            self._drawn[digest] = png
+            self._note(digest)
+            if self._folder is not None:
+                write_atomic(self._folder / f"{digest}.png", png)
+        return mark(digest)
+
+    def keep_in(self, folder: Path) -> None:
+        """Write images that are added from now on to a folder, and know those that it has."""
+        self._folder = folder
+        for path in sorted(folder.glob("*.png")):
+            if path.stem not in self._drawn:
+                self._drawn[path.stem] = path.read_bytes()
+                self._note(path.stem)
+
+    def open_folder(self, data: Path) -> None:
+        """Know the images of a data folder, where it has any; twice is once.
+
+        Raises:
+            DataError: two images share the part of their digests that token ids hold.
+        """
+        path = (data / FOLDER / FILE).resolve()
+        if path in self._opened or not path.is_file():
+            return
+        import pyarrow as pa
+
+        self._opened.add(path)
+        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+        for row, digest in enumerate(table.column("digest").to_pylist()):
+            if digest not in self._rows:
+                self._rows[digest] = table.column("png"), row
+                self._note(digest)
+
+    def _note(self, digest: str) -> None:
+        if self._digest_of.setdefault(_key(digest), digest) != digest:
+            raise DataError(
+                f"two images have digests with the same beginning ({digest} and {self._digest_of[_key(digest)]})",
+                fix="Leave one of them out.",
+            )
+
+    def png(self, digest: str) -> bytes:
+        """The image's file.
+
+        Raises:
+            DataError: no such image is known.
+        """
+        if digest in self._drawn:
+            return self._drawn[digest]
+        if digest not in self._rows:
+            raise DataError(
+                f"a text names the image {digest}, which no data folder of this stage has",
+                fix="Curate the data again with its images.",
+            )
+        column, row = self._rows[digest]
+        return bytes(column[row].as_py())
+
+    def image(self, digest: str) -> Image:
+        """The image in RGB.
+
+        Raises:
+            DataError: no such image is known.
+        """
+        from PIL import Image
+
+        with Image.open(io.BytesIO(self.png(digest))) as image:
+            return image.convert("RGB")
+
+    def named(self, token: int) -> str:
+        """Digest of the image that a token id is a place of.
+
+        Raises:
+            DataError: no such image is known.
+        """
+        key = (token - FIRST_ID) >> PLACE_BITS
+        if key not in self._digest_of:
+            raise DataError(f"a row has tokens of an image that this stage does not know ({key:011x})")
+        return self._digest_of[key]
+
+
+IMAGES = Images()
+"""Those that this process knows."""
+
+
+def write(data: Path, images: Iterable[tuple[str, bytes]]) -> int:
+    """Write a data folder's images.
+
+    Args:
+        images: (digest, PNG file) of each, no digest twice.
+
+    Returns:
+        how many.
+    """
+    import pyarrow as pa
+
+    schema = pa.schema([("digest", pa.string()), ("png", pa.large_binary())])
+    count = 0
+    path = data / FOLDER / FILE
+    for digest, png in images:
+        if count == 0:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            writer = pa.ipc.new_file(str(path), schema)
+        writer.write_batch(pa.record_batch([[digest], [png]], schema=schema))
+        count += 1
+    if count:
+        writer.close()
+    return count
+
+
+def copy_named(texts: Iterable[str], out: Path) -> int:
+    """Write the images that texts name to another data folder, from those that this process knows."""
+    digests = dict.fromkeys(digest for text in texts for digest in marked(text))
+    return write(out, ((digest, IMAGES.png(digest)) for digest in digests))
+
+
+def _png(image: Image) -> bytes:
+    buffer = io.BytesIO()
+    image.convert("RGB").save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def _key(digest: str) -> int:
+    return int(digest[: KEY_BITS // 4], 16)
+
+
+def place_ids(digest: str, count: int) -> list[int]:
+    """Token ids of an image's places.
+
+    >>> [i - FIRST_ID for i in place_ids("00000000001" + "0" * 21, 3)]
+    [65536, 65537, 65538]
+    """
+    start = FIRST_ID + (_key(digest) << PLACE_BITS)
+    return list(range(start, start + count))
+
+
+def text_ids(ids: Sequence[int]) -> list[int]:
+    """The ids that are no places of images."""
+    return [token for token in ids if token < FIRST_ID]
+
+
+class Reader:
+    """A model's way to read images: the tokens that one becomes, and the tensors that the model makes features of.
+
+    Args:
+        processor: transformers' own, of the model's family, with the tokenizer that texts are encoded with.
+        placeholder: what the chat template writes for an image; default: the processor's own token.
+    """
+
+    def __init__(self, processor: Any, placeholder: str | None = None) -> None:
+        self.processor = processor
+        self.placeholder = placeholder or str(processor.image_token)
+        self.image_token = int(processor.tokenizer.convert_tokens_to_ids(str(processor.image_token)))
+        self._processed: OrderedDict[str, tuple[list[int], dict[str, Any], int]] = OrderedDict()
+        self._bytes = 0
+
+    def tokens(self, digest: str) -> list[int]:
+        """Token ids of an image in a row, with what its family puts around it."""
+        return self._make(digest)[0]
+
+    def tensors(self, digest: str) -> dict[str, Any]:
+        """What the model's vision tower takes of an image: tensors by name, as its processor makes them of one image."""
+        return self._make(digest)[1]
+
+    def _make(self, digest: str) -> tuple[list[int], dict[str, Any], int]:
+        if digest in self._processed:
+            self._processed.move_to_end(digest)
+            return self._processed[digest]
+        image = IMAGES.image(digest)
+        try:
+            inputs = self.processor(
+                text=[self.placeholder], images=[[image]], return_tensors="pt", add_special_tokens=False
+            )
+        except (ValueError, TypeError, RuntimeError, IndexError) as error:
+            first = (str(error).splitlines() or [type(error).__name__])[0][:200]
+            raise ImageError(
+                f"the model's image processor refuses an image of {image.width} x {image.height} pixels ({first})",
+                fix="Leave the image out, or make it larger.",
+            ) from error
+        ids = inputs.pop("input_ids")[0].tolist()
+        tensors = {name: value for name, value in inputs.items() if name not in _OF_TOKENS}
+        places = iter(place_ids(digest, ids.count(self.image_token)))
+        tokens = [next(places) if token == self.image_token else token for token in ids]
+        if not any(token >= FIRST_ID for token in tokens):
+            raise ModelError(
+                "model.path",
+                f"the processor writes {self.placeholder!r} for an image, and no token {self.processor.image_token!r}",
+                "Take the model's own tokenizer and processor.",
+            )
+        size = sum(value.numel() * value.element_size() for value in tensors.values())
+        self._processed[digest] = tokens, tensors, size
+        self._bytes += size
+        while self._bytes > KEPT_BYTES and len(self._processed) > 1:
+            self._bytes -= self._processed.popitem(last=False)[1][2]
+        return self._processed[digest]
+
+
+_OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
+
+
+def attach(tokenizer: Any, reader: Reader) -> None:
+    """Let a tokenizer encode texts with images."""
+    tokenizer.image_reader = reader
+
+
+def reader_of(tokenizer: Any) -> Reader | None:
+    """What reads the images of a tokenizer's texts; None where its model sees none."""
+    return getattr(tokenizer, "image_reader", None)
+
+
+def parts(text: str) -> Iterator[tuple[str, str | None]]:
+    """The pieces of a text between images, each with the digest of the image that follows it; None after the last one.
+
+    >>> [(piece, digest and digest[:2]) for piece, digest in parts("a" + mark("0" * 32) + "b")]
+    [('a', '00'), ('b', None)]
+    """
+    pieces = MARK.split(text)
+    yield from zip(pieces[::2], [*pieces[1::2], None], strict=True)
+
+
+def refuse(tokenizer: Any, text: str) -> ModelError:
+    """The error for a text with an image and a model that sees none."""
+    where = str(getattr(tokenizer, "name_or_path", "") or "the model")[:200]
+    return ModelError(
+        "model.path",
+        f"the data have images ({without(text).strip()[:60]!r}), and {where} reads text alone",
+        "Name a model with a vision tower and its processor, or leave the images out (`images: drop` of the source).",
+    )
+
+
+def message_texts(messages: Sequence[Mapping[str, str]]) -> Iterator[str]:
+    """The texts of messages."""
+    return (message["content"] for message in messages)
