@@ -91,7 +91,9 @@ def command(level: Level, settings: str) -> list[str]:
         wall += ["--unshare-user", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"]
     wall += ["--clearenv", *(word for item in environment().items() for word in ("--setenv", *item))]
     wall += ["--ro-bind", "/usr", "/usr", *_beside_usr(), *_installation()]
-    wall += ["--proc", "/proc", "--dev", "/dev", "--perms", "0755", "--dir", "/z"]
+    wall += ["--proc", "/proc", "--dev", "/dev", "--perms", "0755", "--dir", "/z", "--perms", "0755", "--dir", "/work"]
+    wall += ["--perms", "0755", "--dir", "/z/bin"]
+    wall += [word for name in ("python", "python3") for word in ("--symlink", python, f"/z/bin/{name}")]
     for file in sorted(INSIDE.glob("*.py")):
         wall += ["--ro-bind", str(file), f"/z/{file.name}"]
     if packages():

@@ -203,7 +203,8 @@ class Program:
                 opened_here.append(source)
             descriptors = [source, output if output >= 0 else nowhere, *opened]
             limited = {k: v for k, v in asdict(limits).items() if k in ("cpu_s", "memory_bytes", "file_bytes")}
-            worker.send({"op": "run", "id": self.number, "wall_s": wall_s, "limits": limited}, descriptors)
+            message = {"op": "run", "id": self.number, "wall_s": wall_s, "limits": limited}
+            worker.send({**message, "folders": request.get("folders", {})}, descriptors)
         finally:
             there.close()
             for descriptor in [*opened_here, output]:

@@ -43,6 +43,8 @@ def of_stage(module: str, reads: Reads, root: Path = ROOT) -> dict[str, str]:
         own = sorted((root / "pipelines" / "environments").glob("[a-z]*.py"))  # rows of files name any of them
         papers = [each.module for each in plugins.origins().get(environments.SLOT, {}).values()]
         digests |= reach([*(f"pipelines.environments.{path.stem}" for path in own), *papers], root)
+    if digests.keys() & {"pipelines.sandbox.shell", "pipelines.tools.python"}:
+        digests |= reach(_inside(root), root)
     return dict(sorted(digests.items()))
 
 
@@ -53,9 +55,14 @@ def entries(module: str, reads: Reads, root: Path = ROOT) -> list[str]:
         used = verifiers.known() if reads.verifiers is None else sorted(reads.verifiers & {*verifiers.known()})
         modules += [verifiers.module_name(name) for name in used]
         modules += [f"{verifiers.__name__}.{verifiers.BATCHED[name]}" for name in used if name in verifiers.BATCHED]
-        paths = sorted((root / "pipelines" / "sandbox" / "inside").glob("[a-z]*.py"))
-        modules += [f"pipelines.sandbox.inside.{p.stem}" for p in paths if {*used} & {*verifiers.SANDBOXED}]
+        modules += _inside(root) if {*used} & {*verifiers.SANDBOXED} else []
     return modules + [environments.module_name(name) for name in sorted(played(reads)) if name in environments.known()]
+
+
+def _inside(root: Path) -> list[str]:
+    """What runs in the sandbox, which nothing imports by its full name."""
+    paths = sorted((root / "pipelines" / "sandbox" / "inside").glob("[a-z]*.py"))
+    return [f"pipelines.sandbox.inside.{path.stem}" for path in paths]
 
 
 def played(reads: Reads) -> set[str]:

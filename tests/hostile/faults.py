@@ -165,6 +165,11 @@ INPUTS = {
         "an alarm that says what to do; none in healthy runs",
         ("pipelines/rlvr/test_train_silent_failures.py", "pipelines/monitor/test_healthy_runs.py"),
     ),
+    "commands of a shell": Inputs(
+        "other files, processes, namespaces, the network, bombs of processes, memory and files, what would outlive a command, odd names",
+        "nothing outside is read or changed, each ends in its time, the next episode finds nothing of it",
+        ("hostile/test_shells.py",),
+    ),
 }  # fmt: skip
 
 
@@ -206,7 +211,8 @@ def put(page: str) -> str:
 
 if __name__ == "__main__":
     if sys.argv[1:] == ["--files"]:
-        print(*(f"tests/{name}" for inputs in INPUTS.values() for name in inputs.files))
+        names = [name for inputs in INPUTS.values() for name in inputs.files if not name.startswith("hostile/")]
+        print(*(f"tests/{name}" for name in names))
     else:
         path = Path(sys.argv[1])
         path.write_text(put(path.read_text()))

@@ -57,13 +57,21 @@ DENIED = {
     },
 }  # fmt: skip
 """Architecture → system call → number; they fail with EPERM."""
+OF_A_SHELL = {
+    "fork", "vfork", "execve", "chmod", "fchmod", "fchmodat", "fchmodat2", "truncate", "utime", "utimes", "futimesat", "utimensat",
+}  # fmt: skip
+"""What commands of a shell may call all the same: in namespaces there is nothing to reach with them but their own folder."""
 SPECIAL = {
     "x86_64": {"ioctl": 16, "clone": 56, "kill": 62, "fcntl": 72, "tgkill": 234, "prlimit64": 302},
     "aarch64": {"fcntl": 25, "ioctl": 29, "kill": 129, "tgkill": 131, "clone": 220, "prlimit64": 261},
 }
 AUDIT_ARCH = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+SHELL, WORK, SCRATCH = "/bin/bash", "/work", "/tmp"
+"""Of commands: what reads them, the working folder, and one whose files last as long as the command."""
+FOLDER_ENTRIES = 2048
+"""Files and folders that a folder for writing may hold."""
 CLONE3, LANDLOCK = 435, (444, 445, 446)
-CLONE_THREAD = 0x10000
+CLONE_THREAD, NEW_NAMESPACES = 0x10000, 0x7E020000
 SIGKILL, SIGSTOP = 9, 19
 OWNERS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: a signal to whoever is named
 OWNER_IOCTLS = (0x8901, 0x8902, 0x5412)  # FIOSETOWN, SIOCSPGRP, TIOCSTI
@@ -86,11 +94,12 @@ def machine() -> str:
     return name
 
 
-def filter_program(architecture: str, pid: int) -> bytes:
+def filter_program(architecture: str, pid: int, commands: bool = False) -> bytes:
     """The filter in BPF: what it denies comes back with EPERM.
 
     Args:
         pid: whom `kill` and `tgkill` may reach: the program itself.
+        commands: processes may be made, may signal one another and change their files; for a process namespace of their own.
     """
     special = SPECIAL[architecture]
     code: list[tuple[int, int, int, int]] = []
@@ -118,17 +127,24 @@ def filter_program(architecture: str, pid: int) -> bytes:
         answer(DENY)
     code.append((_EQUAL, 0, 1, CLONE3))
     answer(MISSING)  # its flags cannot be read here; the C library falls back to clone
-    call("clone", [argument(0), (_SET, 1, 0, CLONE_THREAD), deny, allow])
+    if commands:
+        call("clone", [argument(0), (_SET, 0, 1, NEW_NAMESPACES), deny, allow])
+    else:
+        call("clone", [argument(0), (_SET, 1, 0, CLONE_THREAD), deny, allow])
     for name, signal_at in (("kill", 1), ("tgkill", 2)):  # init of a namespace cannot be stopped, so none can
+        if commands:
+            break
         own = [argument(0), (_EQUAL, 0, 3, pid), argument(signal_at), (_EQUAL, 1, 0, SIGKILL), (_EQUAL, 0, 1, SIGSTOP)]
         call(name, [*own, deny, allow])
-    call("prlimit64", [argument(0), (_EQUAL, 2, 0, 0), (_EQUAL, 1, 0, pid), deny, allow])
+    itself = 0 if commands else pid
+    call("prlimit64", [argument(0), (_EQUAL, 2, 0, 0), (_EQUAL, 1, 0, itself), deny, allow])
     call("fcntl", [argument(1), *((_EQUAL, len(OWNERS) - i, 0, n) for i, n in enumerate(OWNERS)), allow, deny])
     call(
         "ioctl",
         [argument(1), *((_EQUAL, len(OWNER_IOCTLS) - i, 0, n) for i, n in enumerate(OWNER_IOCTLS)), allow, deny],
     )
-    for number in sorted(DENIED[architecture].values()):
+    denied = {name: number for name, number in DENIED[architecture].items() if not commands or name not in OF_A_SHELL}
+    for number in sorted(denied.values()):
         code.append((_EQUAL, 0, 1, number))
         answer(DENY)
     answer(ALLOW)
@@ -147,14 +163,14 @@ def check(outcome: int, what: str) -> int:
     return outcome
 
 
-def seal(pid: int, ruleset: int | None) -> None:
+def seal(pid: int, ruleset: int | None, commands: bool = False) -> None:
     """No new privileges, no capabilities, landlock where there is a ruleset, and the filter. Nothing undoes it."""
     check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no_new_privs")
     if ruleset is not None:
         check(libc.syscall(LANDLOCK[2], ruleset, 0), "landlock_restrict_self")
     header, nothing = struct.pack("=Ii", 0x20080522, 0), bytes(24)
     check(libc.capset(header, nothing), "capset")
-    program = filter_program(machine(), pid)
+    program = filter_program(machine(), pid, commands)
     buffer = ctypes.create_string_buffer(program, len(program))
     head = struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer))
     check(libc.prctl(PR_SET_SECCOMP, 2, head, 0, 0), "seccomp")
@@ -185,18 +201,22 @@ def limit(limits: dict[str, int], processes: int | None) -> None:
         resource.setrlimit(name, (value, value))
 
 
-def enter_namespaces(uid: int, gid: int) -> None:
-    """After a clone into new namespaces: one identity, and no /proc.
+def enter_namespaces(uid: int, gid: int, folders: dict[str, int] | None = None) -> None:
+    """After a clone into new namespaces: one identity, no /proc, and folders that can be written.
 
     Args:
         uid: user id outside, mapped to 1000.
         gid: group id outside, mapped to 1000.
+        folders: folder → bytes that it may hold; empty ones, in memory.
     """
     for name, text in (("setgroups", "deny"), ("uid_map", f"1000 {uid} 1"), ("gid_map", f"1000 {gid} 1")):
         with open(f"/proc/self/{name}", "w") as handle:
             handle.write(text)
     flags = MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC
     check(libc.mount(b"none", b"/proc", b"tmpfs", flags, b"size=4k,nr_inodes=2"), "mount over /proc")
+    for folder, size in (folders or {}).items():
+        about = f"size={size},nr_inodes={FOLDER_ENTRIES},mode=700".encode()
+        check(libc.mount(b"none", folder.encode(), b"tmpfs", MS_NOSUID | MS_NODEV, about), f"mount over {folder}")
 
 
 def landlock_abi() -> int:

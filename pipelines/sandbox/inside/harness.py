@@ -15,6 +15,7 @@ import threading
 import types
 from typing import Any
 
+import commands
 import wire
 
 STOPS_ITERATION = ("StopIteration", "StopAsyncIteration")
@@ -239,4 +240,4 @@ def sql(connection: Any, request: dict[str, Any]) -> int:
     return 0
 
 
-MODES = {"functions": functions, "script": script, "tests": tests, "sql": sql}
+MODES = {"functions": functions, "script": script, "tests": tests, "sql": sql, "shell": commands.shell}

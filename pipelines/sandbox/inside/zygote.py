@@ -24,6 +24,7 @@ import time
 from typing import Any
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import commands
 import confine
 import harness
 
@@ -175,14 +176,17 @@ class Programs:
         """Namespaces, limits and the seal of a new process."""
         confine.libc.prctl(confine.PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+        folders: dict[str, int] = request.get("folders", {})
+        if folders:
+            commands.watch_processes()
         if self.level == "namespaces":
-            confine.enter_namespaces(uid, gid)
+            confine.enter_namespaces(uid, gid, folders)
         else:
             os.setsid()
         alone = self.level == "namespaces" or uid >= 1 << 20
         confine.limit(request["limits"], 64 if alone else None)
         random.seed(0)  # equal programs behave equally
-        confine.seal(os.getpid(), None if self.ruleset is None else RULESET)
+        confine.seal(os.getpid(), None if self.ruleset is None else RULESET, commands=bool(folders))
         if self.ruleset is not None:
             os.close(RULESET)
 
