@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
-from math import isfinite
+from math import isfinite, prod
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, model_validator
@@ -93,8 +93,8 @@ class TermSettings(Strict):
     """In gates and metrics; default: the reward's name."""
     weight: Number | Ramp | Learned | Literal["preference"] = 1.0
     """preference: what the record's `info.preferences` says that the term's name is worth."""
-    operation: Literal["add", "multiply"] = "add"
-    """Whether weight x value is added to the terms before it, or what they gave is multiplied by it."""
+    operation: Literal["add", "multiply", "geometric"] = "add"
+    """Whether weight x value is added to the terms before it, what they gave is multiplied by it, or both enter a geometric mean."""
     gate: Gate | None = None
     unscored: Literal["row", "zero"] = "row"
     """Where the term has no value (a timeout, an unreadable judge): the row stays unscored, or the value is 0."""
@@ -133,7 +133,10 @@ class composite(Composed, Reward):
     that follows how well the term agrees with the verdict, or `preference` for the weight that the record's `info.preferences` gives the
     term, which the policy reads in its prompt: multi-objective RL with one policy for all weights), `gate` (`{term, at_least, at_most,
     otherwise}`: the value counts only where an earlier term's is within these bounds), `operation` (`add` to the result of the terms
-    before it, or `multiply` it) and `unscored` (what to do with a row that it cannot score: leave the `row` out, or count `zero`). A
+    before it, `multiply` it, or take the `geometric` mean with it) and `unscored` (what to do with a row that it cannot score: leave the
+    `row` out, or count `zero`). Successive `geometric` terms enter one mean, the Kinesthetic Reward Combination of Lucy-SKG (2305.15801):
+    the root of the product of all absolute values, negative if any of them is. It is a reward of the whole answer: what the terms
+    before it paid tokens or turns is dropped. A
     term's rewards for single tokens (`drlc`) or turns (`viper`, `contrasting_goals`; `verifier`: the environment's) are scaled by its
     weight, its gate and the factors of later terms; its reward for the whole answer goes to an episode's last turn. A reward that adds to
     the environment's (`matchtir`) includes it, and needs no `verifier` beside it. Where all terms are added, `terms` of a row holds each
@@ -204,11 +207,17 @@ class composite(Composed, Reward):
             KeyError: a term has no entry.
         """
         total = 0.0
+        averaged: list[float] = []
         for term in self.terms:
             value = self._weighted(term, values, preferred)
             if value is None:
                 return None
-            total = total * value if term.settings.operation == "multiply" else total + value
+            if term.settings.operation == "geometric":
+                averaged = [*(averaged or [total]), value]
+                total = geometric_mean(averaged)
+            else:
+                averaged = []
+                total = total * value if term.settings.operation == "multiply" else total + value
         return total
 
     def added(self, values: Mapping[str, float | None], preferred: dict[str, float] = NONE) -> list[float]:
@@ -249,6 +258,8 @@ class composite(Composed, Reward):
     ) -> list[float]:
         """What the terms pay each token or turn, as `total` adds up rows: a closed gate pays none, a factor holds for each too.
 
+        A geometric mean is of the whole answer, so that nothing of what was paid before it remains.
+
         Args:
             values: term → its value.
             paid: term → what it pays each token, or each turn, of those that do.
@@ -261,6 +272,8 @@ class composite(Composed, Reward):
             if term.settings.operation == "multiply":
                 factor = ((value or 0.0) if opened or gate is None else gate.otherwise) * weight
                 total = [factor * part for part in total]
+            elif term.settings.operation == "geometric":
+                total = [0.0] * len(total)
             elif opened and term.name in paid:
                 total = [sum_so_far + weight * part for sum_so_far, part in zip(total, paid[term.name], strict=True)]
         return total
@@ -321,6 +334,16 @@ def preferences(problem: Problem, names: Sequence[str]) -> dict[str, float]:
                 "Give its source `preferences` with the names of all such terms.",
             )
     return weights
+
+
+def geometric_mean(values: Sequence[float]) -> float:
+    """The root of the product of absolute values, negative if a value is: good only where all are good, bad if one is.
+
+    >>> geometric_mean([0.9, 0.4]), geometric_mean([-0.9, -0.4]), geometric_mean([8.0, 1.0, 1.0]), geometric_mean([5.0, 0.0])
+    (0.6, -0.6, 2.0, 0.0)
+    """
+    size = prod(abs(value) ** (1 / len(values)) for value in values)
+    return -size if min(values) < 0 else size
 
 
 def agreement(rows: list[Trajectory], name: str) -> float:
@@ -390,4 +413,6 @@ def _term(number: int, spec: str | Mapping[str, Any], before: list[str]) -> Term
         )
     if about.operation == "multiply" and not before:
         raise RecipeError(f"{where}.operation", "the first term has nothing to multiply", "Use add.")
+    if about.operation == "geometric" and not before:
+        raise RecipeError(f"{where}.operation", "the first term has nothing to take a mean with", "Use add.")
     return Term(name, about, reward)

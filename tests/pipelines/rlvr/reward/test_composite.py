@@ -104,6 +104,31 @@ def test_a_factor_multiplies_what_stands_before_it():
     assert [r.score for r in rows] == [pytest.approx(1.8), 0.0]
 
 
+def test_successive_geometric_terms_enter_one_mean_with_what_stands_before_them():
+    mean = {**BRIEF, "operation": "geometric"}
+    rows = scored(composite("verifier", mean, {**mean, "name": "again", "weight": 0.5}), "4", "5", "4" * 10)
+    assert rows[0].score == pytest.approx((1 * 0.9 * 0.45) ** (1 / 3)), "not the mean of a mean"
+    assert rows[1].score == rows[2].score == 0.0, "one term of nothing makes nothing"
+    assert rows[0].terms is None, "no sum"
+    (row,) = scored(composite("verifier", mean, {**BRIEF, "name": "added"}, {**mean, "name": "last"}), "4")
+    assert row.score == pytest.approx(((0.9**0.5 + 0.9) * 0.9) ** 0.5), "a sum between them begins another mean"
+    (row,) = scored(composite("verifier", {**mean, "unscored": "row"}), "is it 4?")
+    assert row.score is None
+
+
+@given(st.lists(st.floats(-10, 10), min_size=2, max_size=5))
+def test_a_geometric_mean_lies_between_its_sizes_and_is_negative_where_a_value_is(values):
+    reward = composite(
+        *({**BRIEF, "name": f"t{n}", "operation": "geometric" if n else "add"} for n in range(len(values)))
+    )
+    total = reward.total({f"t{n}": value for n, value in enumerate(values)})
+    sizes = [abs(value) for value in values]
+    assert min(sizes) - 1e-9 <= abs(total) <= max(sizes) + 1e-9
+    assert total <= 0 if min(values) < 0 else total >= 0
+    if min(sizes) > 1e-3:
+        assert abs(total) == pytest.approx(math.exp(sum(map(math.log, sizes)) / len(sizes)))
+
+
 FORM = {"kind": "verifier", "verifier": "regex", "answer": r"<\d>", "weight": 0.25, "name": "form"}
 
 
@@ -213,6 +238,9 @@ def test_turns_are_paid_what_the_terms_pay_them():
     scoring.score(composite("verifier", {**BRIEF, "operation": "multiply"}), [row], PROBLEMS)
     assert row.turn_reward == pytest.approx([0.225, 0.225, 0.9]) and row.score == pytest.approx(1.35)
     assert row.terms is None and row.turn_terms is None, "no sum"
+    row = episode(0.25, 1.0)
+    scoring.score(composite("verifier", {**BRIEF, "operation": "geometric"}), [row], PROBLEMS)
+    assert row.turn_reward == [0.0, 0.0, 0.0] and row.score == pytest.approx((1.5 * 0.9) ** 0.5)
 
 
 def test_a_score_in_the_place_of_the_environment_s_takes_back_what_it_paid_the_turns():
@@ -232,6 +260,7 @@ def test_a_score_in_the_place_of_the_environment_s_takes_back_what_it_paid_the_t
         (["verifier", {**FORM, "gate": {"term": "verifer", "at_least": 1}}], "Did you mean 'verifier'"),
         (["verifier", {**FORM, "gate": {"term": "verifier"}}], r"terms\.1\.gate: .*at_least, at_most or both"),
         ([{"kind": "verifier", "operation": "multiply"}], r"terms\.0\.operation: the first term has nothing"),
+        ([{"kind": "verifier", "operation": "geometric"}], r"terms\.0\.operation: the first term has nothing to take"),
         ([{"kind": "verifier", "weight": "much"}], r"terms\.0\.weight"),
         ([{"kind": "verifier", "weigth": 1}], r"terms\.0\.weigth: no such setting"),
         ([{"kind": "composite", "terms": ["verifier"]}], r"terms\.0: a composite reward cannot be a term"),
