@@ -14,6 +14,25 @@ STATES = frozenset({"conv", "linear_attention", "hybrid", "hybrid_sliding"})
 """Kinds of layers (`layer_types` of transformers' configurations) that keep a recurrent state, alone or beside keys and values."""
 
 
+class Vision(Settings):
+    """A vision tower of a fresh model: SigLIP's, whose features two layers bring to the language model's width, as LLaVA does."""
+
+    image_size: int = Field(32, ge=4, le=4096)
+    """Pixels; every image is resized to a square with sides of so many."""
+    patch_size: int = Field(8, ge=1, le=512)
+    """Pixels; each square with such sides is one token. It divides `image_size`."""
+    config: dict[str, Any] = {}
+    """Fields of transformers' `SiglipVisionConfig`: hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, ..."""
+
+    @model_validator(mode="after")
+    def _divided(self) -> Vision:
+        if self.image_size % self.patch_size:
+            raise ValueError(
+                f"image_size {self.image_size} is not divided by patch_size {self.patch_size}; take a multiple of it"
+            )
+        return self
+
+
 class Fresh(Settings):
     """A model to be trained from random weights: any transformers causal-LM architecture."""
 
@@ -21,6 +40,8 @@ class Fresh(Settings):
     """`model_type` of a transformers configuration: llama, qwen2, qwen3, gemma2, gpt2, ..."""
     config: dict[str, Any] = {}
     """Passed to that configuration; the vocabulary size and special token ids come from the tokenizer."""
+    vision: Vision | None = None
+    """A vision tower beside it, for data with images; default: it reads text alone."""
 
 
 class Tokenizer(Settings):
@@ -69,6 +90,9 @@ class Model(Settings):
     compile: bool | None = None
     """On a GPU, run each block of the model through torch.compile, which takes up to a minute at the start of a stage and makes training
     about twice as fast; default: models of 100 million parameters or more, in a single process."""
+    train_vision: bool = True
+    """Whether the vision tower of a model that sees is trained; False leaves it as it is, and encodes each image once. What brings its
+    features to the language model's width is trained in either case, but with adapters, which only the language model has."""
     trust_remote_code: bool = False
     """Run Python that the model's folder brings (`auto_map`); without it such a folder is refused. Read that code first."""
     allow_missing: list[str] = []

@@ -21,7 +21,7 @@ from pipelines.curate.formats import Row
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
 from pipelines.curate.values import RowError
-from pipelines.data import chat, pairs
+from pipelines.data import chat, marks, pairs
 from pipelines.data import samples as sampled
 from pipelines.data.control import rendered_mark
 from pipelines.data.dataset import Writer, from_row, iter_problems
@@ -301,12 +301,12 @@ def _tokenizer(model: Model, work: Path, out: Path, samples: Mapping[int, Path])
         for number, folder in samples.items():
             models.check_template(sampled.about(folder).get("template"), tokenizer, f"curate.sources.{number}")
         if model.path is None:
-            tokenizer.save_pretrained(out / "tokenizer")
+            models.save_tokenizer(tokenizer, out / "tokenizer")
         return tokenizer
 
     def texts() -> Iterator[str]:
         for problem in iter_problems(work):
-            yield from (m["content"] for m in problem.prompt)
+            yield from (marks.MARK.sub("", m["content"]) for m in problem.prompt)
             yield problem.answer
             for tool in problem.tools or ():
                 yield offered.signature(tool)
@@ -326,7 +326,11 @@ def _tokenizer(model: Model, work: Path, out: Path, samples: Mapping[int, Path])
     if model.chat_template is not None:
         tokenizer.chat_template = models.template_text(model.chat_template)
     models.set_template_options(tokenizer, model)
-    tokenizer.save_pretrained(out / "tokenizer")
+    if model.fresh is not None and model.fresh.vision is not None:
+        from pipelines.engine import vision
+
+        marks.attach(tokenizer, vision.fresh_reader(model.fresh.vision, tokenizer))
+    models.save_tokenizer(tokenizer, out / "tokenizer")
     return tokenizer
 
 

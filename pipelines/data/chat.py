@@ -12,10 +12,11 @@ from datetime import date
 from typing import TYPE_CHECKING, Any
 
 from pipelines.base.errors import DataError, ModelError
+from pipelines.data import marks
 from pipelines.data.control import THINK_END, THINK_START, after_thinking, as_text, control, decode, encode
 from pipelines.data.fallbacks import system_in_user, tool_in_user, tools_in_system, with_reasoning
 from pipelines.data.records import Message
-from pipelines.data.template import habits, unshown
+from pipelines.data.template import as_parts, habits, unshown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -67,11 +68,7 @@ def render_text(
     for conversation, offered in _renderings(tokenizer, messages, tools):
         options = {"tools": offered, **variables} if offered else variables
         try:
-            text = str(
-                tokenizer.apply_chat_template(
-                    conversation, tokenize=False, add_generation_prompt=generation_prompt, **options
-                )
-            )
+            text = _applied(tokenizer, conversation, add_generation_prompt=generation_prompt, **options)
         except TemplateError as error:
             reason = reason or error  # the first is about the conversation as it is
             continue
@@ -84,6 +81,31 @@ def render_text(
         f"the template refuses a conversation with the roles {', '.join(m['role'] for m in messages)} ({str(reason)[:200]})",
         "Change the data, or give another template.",
     ) from (reason if isinstance(reason, Exception) else None)
+
+
+def _applied(tokenizer: PreTrainedTokenizerBase, messages: list[Message], **options: Any) -> str:
+    """The template's text. Images are shown to it as it knows them, and are marks in what it writes.
+
+    Raises:
+        jinja2.TemplateError: the template raised it.
+    """
+    reader = marks.reader_of(tokenizer)
+    shown: list[Any] = list(messages)
+    placeholder = None if reader is None else reader.written
+    digests = [digest for message in messages for digest in marks.marked(message["content"])]
+    if habits(tokenizer).parts or (digests and placeholder):
+        shown = as_parts(messages)
+    text = str(tokenizer.apply_chat_template(shown, tokenize=False, **options))
+    if not digests or placeholder is None or marks.PLACE in text:
+        return text
+    pieces = text.split(placeholder)
+    if len(pieces) != len(digests) + 1:
+        raise TemplateRefusal(
+            "model.chat_template",
+            f"the template shows {len(pieces) - 1} of {len(digests)} images",
+            "Give one that writes every part of a message.",
+        )
+    return "".join(piece + marks.mark(digest) for piece, digest in zip(pieces, digests, strict=False)) + pieces[-1]
 
 
 def _renderings(
@@ -139,7 +161,7 @@ def _render_together(tokenizer: PreTrainedTokenizerBase, conversations: list[lis
         return []
     known = habits(tokenizer)
     roles = {message["role"] for messages in conversations for message in messages}
-    if "tool" in roles or ("system" in roles and not known.system):
+    if "tool" in roles or ("system" in roles and not known.system) or marks.reader_of(tokenizer) is not None:
         return None
     marked = as_text(tokenizer, [[with_reasoning(m) for m in messages] for messages in conversations])
     try:

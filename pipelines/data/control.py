@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
+from pipelines.data import marks
+
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
@@ -108,10 +110,14 @@ def rendered_mark(tokenizer: PreTrainedTokenizerBase, text: str) -> str | None:
 
 
 def encode(tokenizer: PreTrainedTokenizerBase, texts: Sequence[str]) -> list[list[int]]:
-    """Token ids of texts without the tokens that a tokenizer puts around them; what stands around a `BREAK` never makes one token."""
+    """Token ids of texts without the tokens that a tokenizer puts around them; what stands around a `BREAK` never makes one token.
+
+    Raises:
+        ModelError: a text has an image, and the tokenizer's model reads none.
+    """
     if not texts:
         return []
-    if any(BREAK in text for text in texts):
+    if any(BREAK in text or marks.PLACE in text for text in texts):
         return [_encode_parts(tokenizer, text) for text in texts]
     return [list(ids) for ids in tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
@@ -120,11 +126,23 @@ def _encode_parts(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
     def plain(part: str) -> list[int]:
         return list(tokenizer(part, add_special_tokens=False)["input_ids"])
 
-    first, *parts = text.split(BREAK)
-    ids, line = plain(first), plain("\n")
-    for part in parts:  # after a line end, because SentencePiece puts a space before the first character of a text
+    line = plain("\n")
+
+    def following(
+        part: str,
+    ) -> list[int]:  # after a line end: SentencePiece puts a space before the first character of a text
         continued = plain("\n" + part)
-        ids += continued[len(line) :] if continued[: len(line)] == line else plain(part)
+        return continued[len(line) :] if continued[: len(line)] == line else plain(part)
+
+    ids: list[int] = []
+    reader = marks.reader_of(tokenizer)
+    for piece, digest in marks.parts(text):
+        for part in piece.split(BREAK):
+            ids += following(part) if ids else plain(part)
+        if digest is not None:
+            if reader is None:
+                raise marks.refuse(tokenizer, text)
+            ids += reader.tokens(digest)
     return ids
 
 
@@ -143,6 +161,8 @@ def decode(tokenizer: PreTrainedTokenizerBase, sequences: Sequence[list[int]]) -
     """Texts without special tokens; `TAGS` stay, in their common form, also where a tokenizer holds them as special tokens."""
     from transformers import PreTrainedTokenizerFast
 
+    if marks.reader_of(tokenizer) is not None:
+        sequences = [marks.text_ids(ids) for ids in sequences]
     known = control(tokenizer)
     if known.tags:
         texts = [str(tokenizer.decode([i for i in ids if i not in known.left_out])) for ids in sequences]

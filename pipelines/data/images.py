@@ -1,39 +1,27 @@
-"""Images in conversations: what stands for one in a text, where its pixels are, and which tokens a model reads it as.
+"""Images by the digests that texts name them with (`pipelines/data/marks.py`): where their pixels are, and how a model reads them.
 
-In a message's text an image is a mark with the digest of its pixels, so that texts go on being texts: they are compared, hashed and
-stored as before, and a mark says all about its image. In token ids an image is a run of ids beyond any vocabulary, which name the image
-and the place in it. Rows that begin with the same image so have the same ids and share a prefix as with any text, and two images never
-do. Only a model's embedding (`pipelines/engine/vision.py`) knows that they are pixels.
-
-Images are known by their digest in the whole process, wherever they come from: a data folder (`open_folder`), or an environment that
-draws them (`add`).
+Images are known in the whole process, wherever they come from: a data folder (`open_folder`), or an environment that draws them (`add`).
+Only a model's embedding (`pipelines/engine/vision.py`) turns the ids of their places into features.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
-import re
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.base.errors import DataError, ModelError
 from pipelines.base.files import write_atomic
+from pipelines.data.marks import FIRST_ID, PLACE_BITS, key_of, mark, marked, place_ids
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-PLACE = "\ufffc"
-"""Unicode's OBJECT REPLACEMENT CHARACTER. Texts of data never have it; see `marked`."""
-MARK = re.compile(PLACE + "([0-9a-f]{32})" + PLACE)
-"""What stands in a text for an image; the group is its digest."""
 FOLDER, FILE = "images", "images.arrow"
 """Of a data folder: its images, as PNG files in the rows of one Arrow file, which is mapped into memory."""
-FIRST_ID = 1 << 62
-"""From this id on, tokens are places of images."""
-PLACE_BITS, KEY_BITS = 16, 44
 MOST_PIXELS = 16_777_216
 """Of an image; a file that says that it has more is not decoded (4096 x 4096)."""
 KEPT_BYTES = 1 << 28
@@ -79,29 +67,6 @@ def digest_of(image: Image) -> str:
     """32 hexadecimal characters of a hash over size and pixels."""
     width, height = image.size
     return hashlib.sha256(b"%d %d " % (width, height) + image.convert("RGB").tobytes()).hexdigest()[:32]
-
-
-def mark(digest: str) -> str:
-    """What stands for an image in a text."""
-    return f"{PLACE}{digest}{PLACE}"
-
-
-def marked(text: str) -> list[str]:
-    """Digests of the images in a text, in order.
-
-    >>> marked("Which is larger, " + mark("0" * 32) + " or " + mark("a" * 32) + "?")
-    ['00000000000000000000000000000000', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa']
-    """
-    return MARK.findall(text) if PLACE in text else []
-
-
-def without(text: str) -> str:
-    """A text in which each image is the word that people read in its place.
-
-    >>> without(mark("0" * 32) + " What is it?")
-    '[image] What is it?'
-    """
-    return MARK.sub("[image]", text) if PLACE in text else text
 
 
 class Images:
@@ -157,9 +122,9 @@ class Images:
                 self._note(digest)
 
     def _note(self, digest: str) -> None:
-        if self._digest_of.setdefault(_key(digest), digest) != digest:
+        if self._digest_of.setdefault(key_of(digest), digest) != digest:
             raise DataError(
-                f"two images have digests with the same beginning ({digest} and {self._digest_of[_key(digest)]})",
+                f"two images have digests with the same beginning ({digest} and {self._digest_of[key_of(digest)]})",
                 fix="Leave one of them out.",
             )
 
@@ -243,39 +208,32 @@ def _png(image: Image) -> bytes:
     return buffer.getvalue()
 
 
-def _key(digest: str) -> int:
-    return int(digest[: KEY_BITS // 4], 16)
-
-
-def place_ids(digest: str, count: int) -> list[int]:
-    """Token ids of an image's places.
-
-    >>> [i - FIRST_ID for i in place_ids("00000000001" + "0" * 21, 3)]
-    [65536, 65537, 65538]
-    """
-    start = FIRST_ID + (_key(digest) << PLACE_BITS)
-    return list(range(start, start + count))
-
-
-def text_ids(ids: Sequence[int]) -> list[int]:
-    """The ids that are no places of images."""
-    return [token for token in ids if token < FIRST_ID]
-
-
 class Reader:
     """A model's way to read images: the tokens that one becomes, and the tensors that the model makes features of.
 
     Args:
         processor: transformers' own, of the model's family, with the tokenizer that texts are encoded with.
-        placeholder: what the chat template writes for an image; default: the processor's own token.
+        written: what the chat template writes for an image; None where it knows none, and texts say where one is.
+        files: those that the processor was made of, by name; default: it writes its own.
     """
 
-    def __init__(self, processor: Any, placeholder: str | None = None) -> None:
-        self.processor = processor
-        self.placeholder = placeholder or str(processor.image_token)
+    def __init__(self, processor: Any, written: str | None = None, files: Mapping[str, bytes] | None = None) -> None:
+        self.processor, self.written, self.files = processor, written, files
+        self.placeholder = written or str(processor.image_token)
         self.image_token = int(processor.tokenizer.convert_tokens_to_ids(str(processor.image_token)))
         self._processed: OrderedDict[str, tuple[list[int], dict[str, Any], int]] = OrderedDict()
         self._bytes = 0
+
+    def __deepcopy__(self, memo: Any) -> Reader:
+        """Itself: copies of a model read images in one way."""
+        return self
+
+    def save(self, folder: Path) -> None:
+        """Write the processor beside a model's tokenizer."""
+        if self.files is None:
+            self.processor.save_pretrained(folder)
+        for name, content in (self.files or {}).items():
+            (folder / name).write_bytes(content)
 
     def tokens(self, digest: str) -> list[int]:
         """Token ids of an image in a row, with what its family puts around it."""
@@ -319,38 +277,3 @@ class Reader:
 
 
 _OF_TOKENS = ("input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids")
-
-
-def attach(tokenizer: Any, reader: Reader) -> None:
-    """Let a tokenizer encode texts with images."""
-    tokenizer.image_reader = reader
-
-
-def reader_of(tokenizer: Any) -> Reader | None:
-    """What reads the images of a tokenizer's texts; None where its model sees none."""
-    return getattr(tokenizer, "image_reader", None)
-
-
-def parts(text: str) -> Iterator[tuple[str, str | None]]:
-    """The pieces of a text between images, each with the digest of the image that follows it; None after the last one.
-
-    >>> [(piece, digest and digest[:2]) for piece, digest in parts("a" + mark("0" * 32) + "b")]
-    [('a', '00'), ('b', None)]
-    """
-    pieces = MARK.split(text)
-    yield from zip(pieces[::2], [*pieces[1::2], None], strict=True)
-
-
-def refuse(tokenizer: Any, text: str) -> ModelError:
-    """The error for a text with an image and a model that sees none."""
-    where = str(getattr(tokenizer, "name_or_path", "") or "the model")[:200]
-    return ModelError(
-        "model.path",
-        f"the data have images ({without(text).strip()[:60]!r}), and {where} reads text alone",
-        "Name a model with a vision tower and its processor, or leave the images out (`images: drop` of the source).",
-    )
-
-
-def message_texts(messages: Sequence[Mapping[str, str]]) -> Iterator[str]:
-    """The texts of messages."""
-    return (message["content"] for message in messages)

@@ -70,7 +70,7 @@ def write_columns(path: Path, columns: dict[str, list[Any]], problems: dict[str,
     """
     import pyarrow as pa
 
-    ids, values = pa.list_(pa.int32()), pa.list_(pa.float32())
+    ids, values = pa.list_(pa.int64()), pa.list_(pa.float32())  # places of images have ids beyond 32 bits
     types = dict.fromkeys(TEXTS, pa.string()) | {
         "sample": pa.int32(), "prompt_ids": ids, "completion_ids": ids, "logp": values, "entropy": values,
         "score": pa.float64(), "correct": pa.bool_(),

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.base.errors import ModelError
 from pipelines.base.project import python
-from pipelines.data import template_worker
+from pipelines.data import marks, template_worker
 from pipelines.data.control import THINK_END, THINK_START, after_thinking
 from pipelines.data.records import Message
 
@@ -66,6 +66,8 @@ class Habits:
     """What it writes before an answer and not at the end of a prompt; empty for one with a generation prompt."""
     tail: str
     """What it writes after the last answer."""
+    parts: bool = False
+    """It reads a message's content as a list of parts alone, as those of models that see may."""
 
 
 def _messages(*texts: tuple[str, str]) -> list[dict[str, str]]:
@@ -126,6 +128,12 @@ def habits_of(plain: str, tools: str, special: tuple[tuple[str, str], ...], name
     }
     own = {plain, tools} <= {PLAIN_TEMPLATE, TOOLS_TEMPLATE}
     results = template_worker.render_all(**request) if own else _bounded(request, where)
+    in_parts = not own and _USER not in results[0].get("text", "")
+    if in_parts:
+        request["conversations"] = [{**each, "messages": as_parts(each["messages"])} for each in conversations.values()]
+        tried = _bounded(request, where)
+        in_parts = _USER in tried[0].get("text", "")
+        results = tried if in_parts else results
     texts = {key: result.get("text", "") for key, result in zip(conversations, results, strict=True)}
     if "error" in results[0]:
         raise ModelError(
@@ -142,7 +150,24 @@ def habits_of(plain: str, tools: str, special: tuple[tuple[str, str], ...], name
         tools=_TOOL["function"]["name"] in texts["tools"] and _USER in texts["tools"],  # type: ignore[index]
         header=_header(texts),
         tail=texts["answer"].partition(_ANSWER)[2],
+        parts=in_parts,
     )
+
+
+def as_parts(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Messages whose contents are lists of parts, texts and images in their order, as chat templates of models that see read them.
+
+    >>> as_parts([{"role": "user", "content": "Why?"}])
+    [{'role': 'user', 'content': [{'type': 'text', 'text': 'Why?'}]}]
+    """
+    listed = []
+    for message in messages:
+        content: list[dict[str, str]] = []
+        for piece, digest in marks.parts(message["content"]):
+            content += [{"type": "text", "text": piece}] if piece or (digest is None and not content) else []
+            content += [] if digest is None else [{"type": "image"}]
+        listed.append({**message, "content": content})
+    return listed
 
 
 def _header(texts: Mapping[str, str]) -> str:
@@ -202,6 +227,10 @@ def unshown(text: str, messages: Sequence[Message], tools: Sequence[dict[str, An
 
 
 def _shows(text: str, content: str) -> bool:
+    if marks.PLACE in content:  # a template may put something else around an image than there was
+        return all(digest in text for digest in marks.marked(content)) and all(
+            _shows(text, piece) for piece, _ in marks.parts(content)
+        )
     content = content.strip()
     if content in text or json.dumps(content, ensure_ascii=False)[1:-1] in text:
         return True

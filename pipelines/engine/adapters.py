@@ -34,12 +34,15 @@ def with_lora(model: Any, lora: Any) -> Any:
 
     from pipelines.engine.recurrent import fused_matrices
 
+    left_out = list(fused_matrices(model)) if lora.target_modules == "all-linear" else []
+    if hasattr(model, "eyes"):
+        left_out += model.eyes.names()
     config = LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
         target_modules=lora.target_modules,
-        exclude_modules=(fused_matrices(model) or None) if lora.target_modules == "all-linear" else None,
+        exclude_modules=left_out or None,
         use_dora=lora.use_dora,
         use_rslora=lora.use_rslora,
         task_type="CAUSAL_LM",

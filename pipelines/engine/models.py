@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines.base.errors import ModelError, did_you_mean
 from pipelines.base.files import digest
 from pipelines.contract.model_settings import Fresh, Model
-from pipelines.data import chat, template
+from pipelines.data import chat, marks, template
 from pipelines.data.template import PLAIN_TEMPLATE, TOOLS_TEMPLATE
 from pipelines.engine import model_files
 from pipelines.engine.model_files import first_line, reading
@@ -22,6 +22,8 @@ from pipelines.recipe.model_path import gguf_of
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from pipelines.data.images import Reader
 
 PAD, BOS, EOS, UNK = "<|pad|>", "<|begin|>", "<|end|>", "<|unknown|>"
 NEW_WEIGHTS_SEED = 0
@@ -146,7 +148,25 @@ def load_tokenizer(
         set_template_options(tokenizer, model)
         template.habits(tokenizer)
     model_files.check_vocabulary(tokenizer, bodies.get("config.json", {}), where)
+    if "vision_config" in bodies.get("config.json", {}) or (Path(where) / "processor_config.json").is_file():
+        _attach_reader(tokenizer, where, revision, trust)
     return tokenizer
+
+
+def _attach_reader(tokenizer: PreTrainedTokenizerBase, where: str, revision: str | None, trust: bool) -> None:
+    """Let the tokenizer of a model that sees encode images.
+
+    Raises:
+        ModelError: its processor cannot be loaded.
+    """
+    from pipelines.engine import vision
+
+    with reading(
+        "model.path",
+        f"the image processor of {where} cannot be used",
+        "Copy processor_config.json and preprocessor_config.json from where the model came from.",
+    ):
+        marks.attach(tokenizer, vision.reader(where, tokenizer, revision, trust))
 
 
 def local(path: str | Path) -> str:
@@ -276,7 +296,7 @@ def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
         ModelError: an unknown architecture or a configuration it does not take.
     """
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     assert model.fresh is not None
     special = {
@@ -287,8 +307,13 @@ def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
     }
     try:
         config = fresh_config(model.fresh, special)
+        loader: Any = AutoModelForCausalLM
+        if model.fresh.vision is not None:
+            from pipelines.engine import vision
+
+            config, loader = vision.fresh_config(model.fresh.vision, config, tokenizer), AutoModelForImageTextToText
         torch.manual_seed(seed)
-        network = AutoModelForCausalLM.from_config(config, attn_implementation=attention(model))
+        network = loader.from_config(config, attn_implementation=attention(model))
     except ModelError:
         raise
     except (ValueError, KeyError, TypeError, AttributeError, ZeroDivisionError) as error:
@@ -298,7 +323,7 @@ def fresh_model(model: Model, tokenizer: PreTrainedTokenizerBase, seed: int) -> 
     network.to(torch.float32)
     for weight in network.parameters():  # not the buffers: frequencies of rotary embeddings need float32
         weight.data = weight.data.to(weights_dtype(model))
-    return prepared(network, model)
+    return prepared(network, model, marks.reader_of(tokenizer))
 
 
 def weights_dtype(model: Model) -> torch.dtype:
@@ -317,7 +342,7 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
         ModelError: the weights cannot be loaded, or do not fit the configuration; lists the tensors.
     """
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
     where, own = local(path), str(path) == model.path
     revision = model.revision if own else None
@@ -330,9 +355,11 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
         ),
         torch.random.fork_rng(devices=[]),
     ):
-        _configurations(where, revision, model.trust_remote_code)
+        bodies = _configurations(where, revision, model.trust_remote_code)
+        seeing = marks.reader_of(load_tokenizer(path, model)) if "vision_config" in bodies["config.json"] else None
+        loader: Any = AutoModelForCausalLM if seeing is None else AutoModelForImageTextToText
         torch.manual_seed(NEW_WEIGHTS_SEED)
-        both: Any = AutoModelForCausalLM.from_pretrained(
+        both: Any = loader.from_pretrained(
             where,
             dtype=weights_dtype(model),
             attn_implementation=attention(model),
@@ -349,13 +376,22 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
         allow_missing=model.allow_missing if own else (),
         allow_unexpected=model.allow_unexpected if own else (),
     )
-    return prepared(loaded, model)
+    return prepared(loaded, model, seeing)
 
 
-def prepared(network: PreTrainedModel, model: Model) -> PreTrainedModel:
+def prepared(network: PreTrainedModel, model: Model, reader: Reader | None = None) -> PreTrainedModel:
     """The network as it is used here: without a bound on time steps where it keeps a state, else with compiled blocks where the recipe
-    says so, or says nothing and it pays."""
+    says so, or says nothing and it pays.
+
+    Args:
+        reader: of images, for a model that sees.
+    """
     import torch
+
+    if reader is not None:
+        from pipelines.engine import vision
+
+        return vision.attach(network, reader, train=model.train_vision)
 
     from pipelines.engine.masks import keeps_state
 
@@ -393,9 +429,16 @@ def save_around(
         ends = stop_ids(model, tokenizer)
         config.pad_token_id = tokenizer.pad_token_id
         config.eos_token_id = ends if len(ends) > 1 else ends[0]
-    tokenizer.save_pretrained(folder)
+    save_tokenizer(tokenizer, folder)
     body = {**about, "template": template_identity(tokenizer)}
     (folder / "whetstone.json").write_text(json.dumps(body, indent=1, sort_keys=True))
+
+
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a tokenizer with its chat template, and the processor of its model's images where it has one."""
+    tokenizer.save_pretrained(folder)
+    if (reader := marks.reader_of(tokenizer)) is not None:
+        reader.save(folder)
 
 
 def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:

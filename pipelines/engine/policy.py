@@ -61,6 +61,8 @@ class Policy:
         self.model, self.sampling, self.dtype = model, sampling, dtype
         self.causal = causal_lm(model)
         self.decoder = getattr(self.causal, self.causal.base_model_prefix)
+        if hasattr(self.causal, "eyes"):
+            self.decoder = self.causal.get_decoder()
         self.head = self.causal.get_output_embeddings()
         self.config = self.causal.config.get_text_config()
         device = next(model.parameters()).device

@@ -20,6 +20,7 @@ from pipelines.recipe.model_path import ADAPTER_CONFIG, CLASSIFIER, architecture
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.slots import bind_monitors, bind_providers, bind_slots, bound_list, column_options, learning
 from pipelines.recipe.stage_kind import Node, in_its_code
+from pipelines.recipe.vision_checks import check_vision
 
 OF_CHOSEN_TOKENS = ("step_potential", "token_reward")
 """Columns that a reward makes of the tokens which the policy chose."""
@@ -42,6 +43,7 @@ def check_stage(node: Node) -> None:
     Raises:
         RecipeError: the reason and the fix.
     """
+    check_vision(node)
     try:
         with in_its_code(node.kind):
             node.kind.check(node)

@@ -350,6 +350,7 @@ def _model(recipe: Recipe, questions: list[Question]) -> Iterator[Problem]:
             "ask": "fresh",
             "architecture": model.fresh.architecture,
             "config": model.fresh.config,
+            "vision": model.fresh.vision and model.fresh.vision.model_dump(),
             "vocabulary": model.tokenizer.vocab_size,
             **render,
         }

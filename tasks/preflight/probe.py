@@ -160,9 +160,9 @@ def _gguf(question: dict[str, Any]) -> dict[str, Any]:
 def _fresh_model(question: dict[str, Any]) -> dict[str, Any]:
     """A fresh model: built without memory, so that its parameters can be counted."""
     import torch
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
 
-    from pipelines.contract.model_settings import Fresh, Model
+    from pipelines.contract.model_settings import Fresh, Model, Vision
     from pipelines.engine import models
 
     tokenizer = models.train_tokenizer("char", 64, ["ab"])
@@ -173,10 +173,17 @@ def _fresh_model(question: dict[str, Any]) -> dict[str, Any]:
     _render(tokenizer)
     special = {"vocab_size": 64, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     config = models.fresh_config(Fresh(architecture=question["architecture"], config=question["config"]), special)
+    loader: Any = AutoModelForCausalLM
+    if question["vision"] is not None:
+        from pipelines.engine import vision
+
+        tower = Vision.model_validate(question["vision"])
+        vision.fresh_reader(tower, tokenizer)
+        config, loader = vision.fresh_config(tower, config, tokenizer), AutoModelForImageTextToText
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config)
+        model = loader.from_config(config)
         config.get_text_config().vocab_size = question["vocabulary"]
-        full = AutoModelForCausalLM.from_config(config)
+        full = loader.from_config(config)
     return {
         "positions": _positions(config),
         "parameters": sum(p.numel() for p in model.parameters()),

@@ -1,0 +1,105 @@
+"""What stands for an image in a text and in token ids, for all who never see its pixels (`pipelines/data/images.py`).
+
+In a message's text an image is a mark with the digest of its pixels, so that texts go on being texts: they are compared, hashed and
+stored as before, and a mark says all about its image. In token ids an image is a run of ids beyond any vocabulary, which name the image
+and the place in it. Rows that begin with the same image so have the same ids and share a prefix as with any text, and two images never
+do.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from pipelines.base.errors import ModelError
+
+if TYPE_CHECKING:
+    from pipelines.data.images import Reader
+
+PLACE = "\ufffc"
+"""Unicode's OBJECT REPLACEMENT CHARACTER. Texts of data never have it; curate takes it out."""
+MARK = re.compile(PLACE + "([0-9a-f]{32})" + PLACE)
+"""What stands in a text for an image; the group is its digest."""
+FIRST_ID = 1 << 62
+"""From this id on, tokens are places of images."""
+PLACE_BITS, KEY_BITS = 16, 44
+
+
+def mark(digest: str) -> str:
+    """What stands for an image in a text."""
+    return f"{PLACE}{digest}{PLACE}"
+
+
+def marked(text: str) -> list[str]:
+    """Digests of the images in a text, in order.
+
+    >>> marked("Which is larger, " + mark("0" * 32) + " or " + mark("a" * 32) + "?")
+    ['00000000000000000000000000000000', 'aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa']
+    """
+    return MARK.findall(text) if PLACE in text else []
+
+
+def without(text: str) -> str:
+    """A text in which each image is the word that people read in its place.
+
+    >>> without(mark("0" * 32) + " What is it?")
+    '[image] What is it?'
+    """
+    return MARK.sub("[image]", text) if PLACE in text else text
+
+
+def key_of(digest: str) -> int:
+    """The part of a digest that token ids hold."""
+    return int(digest[: KEY_BITS // 4], 16)
+
+
+def place_ids(digest: str, count: int) -> list[int]:
+    """Token ids of an image's places.
+
+    >>> [i - FIRST_ID for i in place_ids("00000000001" + "0" * 21, 3)]
+    [65536, 65537, 65538]
+    """
+    start = FIRST_ID + (key_of(digest) << PLACE_BITS)
+    return list(range(start, start + count))
+
+
+def text_ids(ids: Sequence[int]) -> list[int]:
+    """The ids that are no places of images."""
+    return [token for token in ids if token < FIRST_ID]
+
+
+def attach(tokenizer: Any, reader: Reader | str | None) -> None:
+    """Let a tokenizer encode texts with images.
+
+    Args:
+        reader: or why its model's images cannot be read; None for a model that sees none.
+    """
+    tokenizer.image_reader = reader
+
+
+def reader_of(tokenizer: Any) -> Reader | None:
+    """What reads the images of a tokenizer's texts; None where its model sees none."""
+    reader = getattr(tokenizer, "image_reader", None)
+    return None if isinstance(reader, str) else reader
+
+
+def refuse(tokenizer: Any, text: str) -> ModelError:
+    """The error for a text with an image and a model that sees none."""
+    where = str(getattr(tokenizer, "name_or_path", "") or "the model")[:200]
+    reason = getattr(tokenizer, "image_reader", None) or "it reads text alone"
+    return ModelError(
+        "model.path",
+        f"the data have images ({without(text).strip()[:60]!r}), which {where} cannot be shown: {reason}",
+        "Name a model with a vision tower and its processor, or leave the images out (`images: drop` of the source).",
+    )
+
+
+def parts(text: str) -> Iterator[tuple[str, str | None]]:
+    """The pieces of a text between images, each with the digest of the image that follows it; None after the last one.
+
+    >>> [(piece, digest and digest[:2]) for piece, digest in parts("a" + mark("0" * 32) + "b")]
+    [('a', '00'), ('b', None)]
+    """
+    pieces = MARK.split(text)
+    yield from zip(pieces[::2], [*pieces[1::2], None], strict=True)

@@ -1,0 +1,53 @@
+"""What stages ask of a model that sees, and what of it works with text alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from pipelines.base.errors import RecipeError
+from pipelines.base.files import read_json
+from pipelines.contract.model_settings import Model
+from pipelines.recipe.stage_kind import Node
+
+PROCESSORS = ("processor_config.json", "preprocessor_config.json")
+"""One of these stands beside the tokenizer of a model that sees."""
+
+
+def sees(model: Model) -> bool:
+    """Whether a recipe's model is known to have a vision tower: a fresh one, or a folder with one and with its processor.
+
+    A hub name is not asked.
+    """
+    if model.fresh is not None:
+        return model.fresh.vision is not None
+    folder = Path(str(model.path)).expanduser()
+    body = read_json(folder / "config.json") if folder.is_dir() else None
+    return bool(body and "vision_config" in body and any((folder / name).is_file() for name in PROCESSORS))
+
+
+def check_vision(node: Node) -> None:
+    """A stage asks nothing of a model that sees for which images have no way yet.
+
+    Raises:
+        RecipeError: the field, the reason and the fix.
+    """
+    if not sees(node.recipe.model):
+        return
+    settings = node.settings
+    sampler = getattr(settings, "sampler", None)
+    reasons = {
+        "processes": (getattr(settings, "processes", 1) > 1, "weights of a model that sees are not sharded"),
+        "sampler": (sampler is not None, "servers are sent token ids, and no images"),
+        "engine": (getattr(settings, "engine", None) is not None, "remote engines are sent token ids, and no images"),
+    }
+    for field, (asked, reason) in reasons.items():
+        if asked:
+            raise RecipeError(
+                f"{node.name}.{field}", f"{reason} (model: it has a vision tower)", "Leave it out for this model."
+            )
+    if node.kind.name == "reward_model":
+        raise RecipeError(
+            f"{node.name}",
+            "a reward model here reads text alone, and the recipe's model has a vision tower",
+            "Start it from a language model without one: `model` of a recipe of its own.",
+        )
