@@ -1,8 +1,8 @@
 """Models that see: transformers' image-text-to-text families behind the interface of a causal language model.
 
-What the engine hands to such a model are token ids as ever; those beyond the vocabulary are places of images (`pipelines/data/images.py`).
-Hooks on its embedding and its decoder, and nothing else, know about them: the embedding puts features of the vision tower in these places, and
-the decoder is given what its family needs beside them. So every layout, cache, sampler and method works on images as it does on text, an
+What the engine hands to such a model are token ids as ever; those beyond the vocabulary are places of images (`pipelines/data/marks.py`).
+Hooks on its embedding and its decoder, and nothing else, know about them: the embedding puts features of the vision tower in these
+places, and the decoder is given what its family needs beside them. So every layout, cache, sampler and method works on images as it does on text, an
 image is encoded once for all rows of a pass that have it, and models that read text alone have no hooks.
 """
 
@@ -343,7 +343,8 @@ class Eyes:
     def _positions(self, ids: Tensor, named: Mapping[str, Any]) -> Tensor:
         """int64 [3, R, W], positions in time, height and width.
 
-        An image takes as many positions as it has rows or columns, whichever are more, so that what follows it has a position below its depth.
+        An image takes as many positions as it has rows or columns, whichever are more, so that what follows it has a position below its
+        depth.
         Only differences between positions matter to a rotary embedding. So where a cache is filled, all positions are moved until what
         follows the pass stands at its depth, and later tokens need to know nothing of images.
         """

@@ -223,7 +223,7 @@ def toy(tmp_path_factory):
 @pytest.mark.slow
 def test_a_fresh_model_learns_to_see(toy, tmp_path):
     """It names the colour of a cell more often than one in four; the image is all that tells."""
-    folder, data = toy
+    _, data = toy
     overrides = ("sft.steps=120", "sft.tokens_per_step=1024", "sft.optimizer.learning_rate=0.005")
     made = toys.sft_trainer(tmp_path, data, *overrides, of=vision_models.recipe(tmp_path))
     made.run()
