@@ -177,13 +177,15 @@ class Counts:
             **about,
         }
         (self.out / "card.json").write_text(json.dumps(body, indent=1, sort_keys=True))
-        (self.out / "card.md").write_text(self._markdown(kept), encoding="utf-8")
+        (self.out / "card.md").write_text(self._markdown(kept, about), encoding="utf-8")
 
-    def _markdown(self, kept: dict[str, int]) -> str:
+    def _markdown(self, kept: dict[str, int], about: dict[str, Any]) -> str:
         lines = ["# Data card", "", "| step | rows |", "|---|---:|", f"| read | {self.read:,} |"]
         lines.append(f"| quarantined (not a record) | −{self.quarantined:,} |")
         lines += [f"| {step.replace('_', ' ')} | −{self.dropped[step]:,} |" for step in STEPS]
         lines += [f"| **split {name}** | {count:,} |" for name, count in kept.items()]
+        if about.get("images"):
+            lines.append(f"| images | {about['images']:,} |")
         lines += ["", "## Sources", "", "| source | rows | licence |", "|---|---:|---|"]
         lines += [f"| {s} | {n:,} | {self.licence_of.get(s, 'unknown')} |" for s, n in self.sources.items()]
         if leftovers := self.leftovers():

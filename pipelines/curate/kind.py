@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any, ClassVar
 
 from pipelines.base import plugins
@@ -170,6 +171,8 @@ class CurateKind(Kind):
             field = f"curate.sources.{number}"
             if source.kind == "file" and not source.elsewhere:
                 _check_files(str(source.path), field)
+            if source.image_folder is not None and not Path(source.image_folder).expanduser().is_dir():
+                raise RecipeError(f"{field}.image_folder", f"no folder at {source.image_folder}.")
             if source.self_supervised is not None:
                 _check_self_supervised(source.self_supervised, field)
             if source.select is not None:

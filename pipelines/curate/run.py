@@ -14,14 +14,14 @@ import xxhash
 
 from pipelines.base.errors import DataError
 from pipelines.contract.model_settings import Model
-from pipelines.curate import card, control, offered, sources
+from pipelines.curate import card, control, offered, pictures, sources
 from pipelines.curate.answered import has_answers
 from pipelines.curate.cells import DIVIDED, ORIGIN, TEXTS, Cells, text_key
 from pipelines.curate.formats import Row
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
 from pipelines.curate.values import RowError
-from pipelines.data import chat, marks, pairs
+from pipelines.data import chat, images, marks, pairs
 from pipelines.data import samples as sampled
 from pipelines.data.control import rendered_mark
 from pipelines.data.dataset import Writer, from_row, iter_problems
@@ -77,11 +77,15 @@ def run(
     tokenizer = _tokenizer(model, work, out, samples)
     splits = _second_pass(curate, work, out, counts, repeats, kept.origins, tokenizer, report)
     work.unlink()
+    pictured = images.copy_named(_marked_texts(out, curate), out)
     if curate.difficulty is not None:
         from pipelines.curate.difficulty import band  # imports torch, which curation does without
 
         path = str(solver or curate.difficulty.model)
         splits = band(curate.difficulty, model, path, out=out, counts=counts, report=report, seed=seed, ranks=ranks)
+        if pictured:
+            (out / images.FOLDER / images.FILE).unlink()  # a process may have it mapped into memory
+            pictured = images.copy_named(_marked_texts(out, curate), out)
     if counts.quarantined:
         report.event(counts.quarantine_summary())
     for text in counts.leftovers():
@@ -97,10 +101,18 @@ def run(
         )
     about = {"splits": splits, "template": models.template_identity(tokenizer)}
     (out / "data.json").write_text(json.dumps(about, indent=1, sort_keys=True))
+    about |= {"images": pictured} if pictured else {}
     counts.write(splits, about | {"benchmark_questions": leaks.texts if leaks else 0})
     rows = {f"rows/{name}": count for name, count in counts.rows_by_step().items()}
     report.metrics(0, rows | {f"split/{name}": count for name, count in splits.items()})
     return {"rows": float(sum(splits.values())), "read": float(counts.read), "quarantined": float(counts.quarantined)}
+
+
+def _marked_texts(out: Path, curate: Curate) -> Iterator[str]:
+    """The texts of the kept records that name images."""
+    for name in curate.splits:
+        for problem in iter_problems(out / f"{name}.parquet", curate.batch_rows):
+            yield from pictures.texts_of([problem.prompt, problem.info])
 
 
 def _fetch(curate: Curate, report: Report) -> None:

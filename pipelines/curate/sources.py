@@ -13,8 +13,10 @@ from pathlib import Path
 
 from pipelines.base import plugins
 from pipelines.base.errors import DataError, did_you_mean
+from pipelines.curate import pictures
 from pipelines.curate.formats import ENDINGS, Limits, Row, narrow, read_file, shorten
-from pipelines.curate.values import RowError
+from pipelines.curate.mapping import CONVERSATIONS, PROMPTS
+from pipelines.curate.values import RowError, sample
 from pipelines.data.dataset import to_row
 from pipelines.data.files import data_files, shown_names
 from pipelines.recipe.settings import Source
@@ -45,7 +47,19 @@ def rows(source: Source, folder: Path | None = None) -> Iterator[Row]:
         return
     limit = source.size if source.kind in OF_ROWS else None
     read = _with_columns(source, itertools.islice(readers[source.kind](source), limit))
+    if source.kind in OF_ROWS:
+        read = (_with_marks(row, source) for row in read)
     yield from of_texts(read, source) if source.self_supervised else read
+
+
+def _with_marks(row: Row, source: Source) -> Row:
+    """The row with marks in the place of its images, or with what is wrong with one."""
+    if row.columns is None:
+        return row
+    try:
+        return replace(row, columns=pictures.placed(row.columns, source, (*CONVERSATIONS, *PROMPTS)))
+    except RowError as error:
+        return Row(row.file, row.number, None, error, sample(row.columns))
 
 
 def of_texts(texts: Iterator[Row], source: Source) -> Iterator[Row]:
@@ -180,6 +194,7 @@ def _hub(source: Source) -> Iterator[Row]:
                 yield from _read(shown_names(paths), source)
                 return
         dataset = load_dataset(path, source.name, split=source.split, revision=source.revision, streaming=True)
+        dataset = dataset.decode(False)  # images as the files that they are
         single = narrow(dataset.features.arrow_schema) if dataset.features else []
         for number, columns in enumerate(dataset, 1):
             yield Row(f"{source.path}:{source.split}", number, shorten([dict(columns)], single)[0])

@@ -10,6 +10,7 @@ from typing import Any
 
 from pipelines.base.errors import DataError, did_you_mean
 from pipelines.base.files import read_json, write_atomic
+from pipelines.data.images import FILE, FOLDER, IMAGES
 from pipelines.data.records import Problem
 
 SCHEMA = ("uid", "prompt", "answer", "verifier", "source", "licence", "info")
@@ -34,6 +35,7 @@ def iter_problems(path: Path, batch_rows: int = BATCH_ROWS) -> Iterator[Problem]
     """Records of one Parquet file, in order, a batch in memory at a time."""
     import pyarrow.parquet as pq
 
+    IMAGES.open_folder(path.parent)
     with pq.ParquetFile(path) as handle:
         for batch in handle.iter_batches(batch_size=batch_rows):
             for row in batch.to_pylist():
@@ -119,10 +121,19 @@ def derive(data: Path, out: Path, splits: Mapping[str, Iterable[Problem]]) -> di
         counts[name] = writer.count
     if not any(counts.values()):
         raise DataError("no record is left in any split.")
+    copy_images(data, out)
     if (data / "tokenizer").is_dir():
         shutil.copytree(data / "tokenizer", out / "tokenizer", dirs_exist_ok=True)
     write_atomic(out / "data.json", json.dumps(about(data) | {"splits": counts}, indent=1, sort_keys=True))
     return counts
+
+
+def copy_images(data: Path, out: Path) -> None:
+    """Bring the images of a folder along to another one, where it has any."""
+    path = data / FOLDER / FILE
+    if path.is_file():
+        (out / FOLDER).mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(path, out / FOLDER / FILE)
 
 
 def about(data: Path) -> dict[str, Any]:

@@ -24,6 +24,9 @@ OF_RAW_ROWS = (
     "system",
     "preferences",
     "text_column",
+    "images",
+    "image_folder",
+    "most_pixels",
 )
 """Fields of a source that say how rows become records."""
 OF_KINDS = {
@@ -112,8 +115,8 @@ class Source(Settings):
     split: Line = "train"
     """hub: split to read; for every kind: written to the record's info."""
     revision: Line | None = None
-    columns: dict[Literal["prompt", "answer", "solution", "system", "uid"], Line] = {}
-    """Which column holds what: any of prompt, answer, solution, system, uid → column name. Default: recognised
+    columns: dict[Literal["prompt", "answer", "solution", "system", "uid", "images"], Line] = {}
+    """Which column holds what: any of prompt, answer, solution, system, uid, images → column name. Default: recognised
     from the conventions of TRL, verl, open-r1, verifiers, GSM8K, Alpaca and ShareGPT."""
     remove_columns: list[Line] = []
     """Columns that are left out on purpose. Any other that no part of a record is made of is kept in `info`, and the data card names it."""
@@ -131,6 +134,13 @@ class Source(Settings):
     text_column: Line | None = None
     """file, hub: the column of raw texts, for continued pre-training. Each becomes a record without a question (`info.text`), which
     an sft stage trains whole; every other column stays unread. environment: `observations`, what its expert is shown in an episode."""
+    images: Literal["keep", "drop"] = "keep"
+    """file, hub, sql: what becomes of the images in rows; `drop` leaves the text alone."""
+    image_folder: Line | None = None
+    """file, hub, sql: the folder that paths of images in rows are relative to, and may not lead out of. Its files are in the
+    stage's key."""
+    most_pixels: int | None = Field(None, ge=1, le=16_777_216)
+    """file, hub, sql: an image with more is made smaller, in its proportions."""
     self_supervised: PartName | None = None
     """file, hub: such problems are made of the texts in the column `columns.prompt` (default: text); none needs a label. sentence_order,
     masked_span, next_sentence, or one of a plug-in's."""

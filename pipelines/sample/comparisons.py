@@ -67,6 +67,7 @@ def compare(
     if not shards.finished():
         return {}
     shutil.copytree(data / "tokenizer", out / "tokenizer", dirs_exist_ok=True)
+    dataset.copy_images(data, out)
     read = samples.read(out, ["uid", "sample", "score", samples.COMPARISONS])
     metrics = summary(out) | measures((row, json.loads(row[samples.COMPARISONS] or "[]")) for row in read)
     about = {**stored, "problems": problems, "rows": problems * stored["k"], "shards": count, "metrics": metrics}

@@ -121,6 +121,7 @@ def run(
     if not shards.finished():
         return {}
     tokenizer.save_pretrained(out / "tokenizer")
+    dataset.copy_images(data, out)
     metrics = summary(out)
     about = {
         "split": settings.split,

@@ -75,6 +75,7 @@ def label_steps(
     if not shards.finished():
         return {}
     tokenizer.save_pretrained(out / "tokenizer")
+    dataset.copy_images(data, out)
     metrics = summary(out) | _metrics(
         [json.loads(row[samples.STEPS] or "[]") for row in samples.read(out, [samples.STEPS])]
     )

@@ -190,6 +190,12 @@ def of_stage(recipe: Recipe, reads: Reads, benchmarks: Path) -> tuple[Files, lis
             _add_elsewhere(files, label, source, ".".join(map(str, place[:-1])))
         else:
             files.add(label, *source_files(source))
+        if (
+            source.image_folder is not None
+            and source.images == "keep"
+            and (folder := local_folder(source.image_folder))
+        ):
+            files.add(f"{label}.images", folder, _below(folder))
     for names, own_folder in reads.benchmarks:
         include = local_folder(own_folder)
         code += benchmark_files(names, [benchmarks, *([include] if include else [])], files)
