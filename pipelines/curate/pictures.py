@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ PLACEHOLDER = "<image>"
 """What texts write where an image of the row's column stands."""
 PARTS = ("image", "image_url", "video")
 """Types of content parts that hold images; a video is a list of its frames."""
+_PLACE = re.compile(rf"(?i){images.PLACE}|\\ufffc")
 MOST_BYTES = 64 * 2**20
 """Of one image file."""
 
@@ -217,7 +219,7 @@ def _file(name: str, field: str, source: Source) -> bytes:
 def _without_place(value: Any) -> Any:
     """The value without the character that marks begin with: texts of data cannot name an image."""
     if isinstance(value, str):
-        return value.replace(images.PLACE, "") if images.PLACE in value else value
+        return _PLACE.sub("", value) if images.PLACE in value or "\\u" in value else value
     if isinstance(value, list):
         return [_without_place(each) for each in value]
     return {name: _without_place(each) for name, each in value.items()} if isinstance(value, dict) else value

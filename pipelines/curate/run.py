@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -14,14 +15,14 @@ import xxhash
 
 from pipelines.base.errors import DataError
 from pipelines.contract.model_settings import Model
-from pipelines.curate import card, control, offered, pictures, sources
+from pipelines.curate import card, control, offered, sources
 from pipelines.curate.answered import has_answers
 from pipelines.curate.cells import DIVIDED, ORIGIN, TEXTS, Cells, text_key
 from pipelines.curate.formats import Row
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
 from pipelines.curate.values import RowError
-from pipelines.data import chat, images, marks, pairs
+from pipelines.data import chat, marks, pairs
 from pipelines.data import samples as sampled
 from pipelines.data.control import rendered_mark
 from pipelines.data.dataset import Writer, from_row, iter_problems
@@ -77,15 +78,13 @@ def run(
     tokenizer = _tokenizer(model, work, out, samples)
     splits = _second_pass(curate, work, out, counts, repeats, kept.origins, tokenizer, report)
     work.unlink()
-    pictured = images.copy_named(_marked_texts(out, curate), out)
+    pictured = _write_images(out, curate)
     if curate.difficulty is not None:
         from pipelines.curate.difficulty import band  # imports torch, which curation does without
 
         path = str(solver or curate.difficulty.model)
         splits = band(curate.difficulty, model, path, out=out, counts=counts, report=report, seed=seed, ranks=ranks)
-        if pictured:
-            (out / images.FOLDER / images.FILE).unlink()  # a process may have it mapped into memory
-            pictured = images.copy_named(_marked_texts(out, curate), out)
+        pictured = _write_images(out, curate)
     if counts.quarantined:
         report.event(counts.quarantine_summary())
     for text in counts.leftovers():
@@ -108,11 +107,18 @@ def run(
     return {"rows": float(sum(splits.values())), "read": float(counts.read), "quarantined": float(counts.quarantined)}
 
 
-def _marked_texts(out: Path, curate: Curate) -> Iterator[str]:
-    """The texts of the kept records that name images."""
-    for name in curate.splits:
-        for problem in iter_problems(out / f"{name}.parquet", curate.batch_rows):
-            yield from pictures.texts_of([problem.prompt, problem.info])
+def _write_images(out: Path, curate: Curate) -> int:
+    """Write the images that the kept records name; returns how many."""
+    if "pipelines.data.images" not in sys.modules:
+        return 0  # no row of this process can name one
+    from pipelines.curate import pictures
+    from pipelines.data import images
+
+    paths = [out / f"{name}.parquet" for name in curate.splits]
+    problems = (problem for path in paths for problem in iter_problems(path, curate.batch_rows))
+    texts = [text for problem in problems for text in pictures.texts_of([problem.prompt, problem.info])]
+    (out / images.FOLDER / images.FILE).unlink(missing_ok=True)  # a process may have it mapped into memory
+    return images.copy_named(texts, out)
 
 
 def _fetch(curate: Curate, report: Report) -> None:

@@ -10,10 +10,10 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pipelines.base import plugins
 from pipelines.base.errors import DataError, did_you_mean
-from pipelines.curate import pictures
 from pipelines.curate.formats import ENDINGS, Limits, Row, narrow, read_file, shorten
 from pipelines.curate.mapping import CONVERSATIONS, PROMPTS
 from pipelines.curate.values import RowError, sample
@@ -54,12 +54,27 @@ def rows(source: Source, folder: Path | None = None) -> Iterator[Row]:
 
 def _with_marks(row: Row, source: Source) -> Row:
     """The row with marks in the place of its images, or with what is wrong with one."""
-    if row.columns is None:
+    if row.columns is None or not (source.columns.get("images") or _may_have_images(row.columns)):
         return row
+    from pipelines.curate import pictures  # most data have no images
+
     try:
         return replace(row, columns=pictures.placed(row.columns, source, (*CONVERSATIONS, *PROMPTS)))
     except RowError as error:
         return Row(row.file, row.number, None, error, sample(row.columns))
+
+
+def _may_have_images(value: Any) -> bool:
+    """Whether a row holds an image, a place for one, or the character that stands for one in texts."""
+    if isinstance(value, str):
+        return "\ufffc" in value or "\\u" in value or (value[:1] == "[" and '"type"' in value)
+    if isinstance(value, list):
+        return any(map(_may_have_images, value))
+    if not isinstance(value, dict):
+        return False
+    kind = value.get("type")
+    parts = kind in ("image", "image_url", "video") if isinstance(kind, str) else False
+    return parts or "image" in value or "images" in value or any(map(_may_have_images, value.values()))
 
 
 def of_texts(texts: Iterator[Row], source: Source) -> Iterator[Row]:

@@ -10,11 +10,12 @@ from typing import Any
 
 from pipelines.base.errors import DataError, did_you_mean
 from pipelines.base.files import read_json, write_atomic
-from pipelines.data.images import FILE, FOLDER, IMAGES
 from pipelines.data.records import Problem
 
 SCHEMA = ("uid", "prompt", "answer", "verifier", "source", "licence", "info")
 BATCH_ROWS = 10_000
+IMAGES = "images"
+"""The folder of the images that records name."""
 _info_to_json = json.JSONEncoder(default=str).encode  # `json.dumps` makes an encoder for each row
 
 
@@ -35,7 +36,7 @@ def iter_problems(path: Path, batch_rows: int = BATCH_ROWS) -> Iterator[Problem]
     """Records of one Parquet file, in order, a batch in memory at a time."""
     import pyarrow.parquet as pq
 
-    IMAGES.open_folder(path.parent)
+    open_images(path.parent)
     with pq.ParquetFile(path) as handle:
         for batch in handle.iter_batches(batch_size=batch_rows):
             for row in batch.to_pylist():
@@ -128,12 +129,18 @@ def derive(data: Path, out: Path, splits: Mapping[str, Iterable[Problem]]) -> di
     return counts
 
 
+def open_images(data: Path) -> None:
+    """Let this process know the images of a folder, where it has any."""
+    if (data / IMAGES).is_dir():
+        from pipelines.data import images  # most data have none
+
+        images.IMAGES.open_folder(data)
+
+
 def copy_images(data: Path, out: Path) -> None:
     """Bring the images of a folder along to another one, where it has any."""
-    path = data / FOLDER / FILE
-    if path.is_file():
-        (out / FOLDER).mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(path, out / FOLDER / FILE)
+    if (data / IMAGES).is_dir():
+        shutil.copytree(data / IMAGES, out / IMAGES, dirs_exist_ok=True)
 
 
 def about(data: Path) -> dict[str, Any]:

@@ -13,8 +13,7 @@ import numpy as np
 
 from pipelines.base.errors import DataError
 from pipelines.base.files import read_json, write_atomic
-from pipelines.data.dataset import SCHEMA
-from pipelines.data.images import IMAGES
+from pipelines.data.dataset import SCHEMA, open_images
 
 FOLDER, ABOUT = "samples", "samples.json"
 BATCH_ROWS = 1024
@@ -153,7 +152,7 @@ def _shards(folder: Path) -> list[Path]:
     paths = sorted((folder / FOLDER).glob("shard-*.parquet"), key=lambda path: (len(path.name), path.name))
     if not paths:
         raise DataError(f"{folder} holds no samples; run the sample stage again.")
-    IMAGES.open_folder(folder)
+    open_images(folder)
     return paths
 
 
