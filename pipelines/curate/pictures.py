@@ -13,7 +13,7 @@ from pipelines.base.errors import DataError
 from pipelines.curate import conversation
 from pipelines.curate.cells import missing
 from pipelines.curate.values import RowError, kind
-from pipelines.data import images
+from pipelines.data import images, marks
 from pipelines.data.files import open_file
 from pipelines.recipe.settings import Source
 
@@ -22,7 +22,7 @@ PLACEHOLDER = "<image>"
 """What texts write where an image of the row's column stands."""
 PARTS = ("image", "image_url", "video")
 """Types of content parts that hold images; a video is a list of its frames."""
-_PLACE = re.compile(rf"(?i){images.PLACE}|\\ufffc")
+_PLACE = re.compile(rf"(?i){marks.PLACE}|\\ufffc")
 MOST_BYTES = 64 * 2**20
 """Of one image file."""
 
@@ -219,7 +219,7 @@ def _file(name: str, field: str, source: Source) -> bytes:
 def _without_place(value: Any) -> Any:
     """The value without the character that marks begin with: texts of data cannot name an image."""
     if isinstance(value, str):
-        return _PLACE.sub("", value) if images.PLACE in value or "\\u" in value else value
+        return _PLACE.sub("", value) if marks.PLACE in value or "\\u" in value else value
     if isinstance(value, list):
         return [_without_place(each) for each in value]
     return {name: _without_place(each) for name, each in value.items()} if isinstance(value, dict) else value
@@ -228,7 +228,7 @@ def _without_place(value: Any) -> Any:
 def texts_of(value: Any) -> Iterator[str]:
     """The texts in a record's plain values that may have marks."""
     if isinstance(value, str):
-        if images.PLACE in value:
+        if marks.PLACE in value:
             yield value
     elif isinstance(value, list):
         for each in value:

@@ -2,8 +2,8 @@
 
 What the engine hands to such a model are token ids as ever; those beyond the vocabulary are places of images (`pipelines/data/marks.py`).
 Hooks on its embedding and its decoder, and nothing else, know about them: the embedding puts features of the vision tower in these
-places, and the decoder is given what its family needs beside them. So every layout, cache, sampler and method works on images as it does on text, an
-image is encoded once for all rows of a pass that have it, and models that read text alone have no hooks.
+places, and the decoder is given what its family needs beside them. So every layout, cache, sampler and method works on images as it does
+on text, an image is encoded once for all rows of a pass that have it, and models that read text alone have no hooks.
 """
 
 from __future__ import annotations

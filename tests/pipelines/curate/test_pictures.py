@@ -17,7 +17,7 @@ from pipelines.contract.model_settings import Model
 from pipelines.curate import pictures
 from pipelines.curate.run import run
 from pipelines.curate.values import RowError
-from pipelines.data import images
+from pipelines.data import images, marks
 from pipelines.data.dataset import derive, read_split
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Curate, Source
@@ -34,7 +34,7 @@ def png(colour="red", size=(4, 3), kind="PNG", **options):
 
 
 def mark(colour="red", size=(4, 3)):
-    return images.mark(images.digest_of(Image.new("RGB", size, colour)))
+    return marks.mark(images.digest_of(Image.new("RGB", size, colour)))
 
 
 def source(**fields):
@@ -107,12 +107,12 @@ def test_exif_turns_the_image():
     exif = Image.Exif()
     exif[0x0112] = 6  # a quarter turn
     text = placed({"prompt": "?", "image": png(size=(16, 8), kind="JPEG", exif=exif)})["prompt"]
-    assert images.IMAGES.image(images.marked(text)[0]).size == (8, 16)
+    assert images.IMAGES.image(marks.marked(text)[0]).size == (8, 16)
 
 
 def test_smaller():
     text = placed({"prompt": "?", "image": png(size=(40, 10))}, most_pixels=100)["prompt"]
-    assert images.IMAGES.image(images.marked(text)[0]).size == (20, 5)
+    assert images.IMAGES.image(marks.marked(text)[0]).size == (20, 5)
 
 
 def bomb():
@@ -145,17 +145,17 @@ def test_paths_stay_in_the_folder(tmp_path):
         placed({"prompt": "?", "image": "https://example.org/a.png"}, image_folder=folder)
 
 
-@given(st.text(st.sampled_from("ab0" + images.PLACE), max_size=50))
+@given(st.text(st.sampled_from("ab0" + marks.PLACE), max_size=50))
 def test_texts_name_no_image(text):
-    forged = images.mark("0" * 32) + text
-    assert images.marked(placed({"prompt": forged})["prompt"]) == []
+    forged = marks.mark("0" * 32) + text
+    assert marks.marked(placed({"prompt": forged})["prompt"]) == []
 
 
 @given(st.lists(st.sampled_from(["red", "blue", "green"]), min_size=1, max_size=4), st.text(max_size=20))
 def test_marks_come_back(colours, between):
-    between = between.replace("<image>", "").replace(images.PLACE, "")
+    between = between.replace("<image>", "").replace(marks.PLACE, "")
     row = {"prompt": between.join(["<image>"] * len(colours)), "images": [png(each) for each in colours]}
-    assert images.marked(placed(row)["prompt"]) == [images.marked(mark(each))[0] for each in colours]
+    assert marks.marked(placed(row)["prompt"]) == [marks.marked(mark(each))[0] for each in colours]
 
 
 def test_artifact_has_the_images_of_its_rows(tmp_path):
@@ -178,7 +178,7 @@ def test_artifact_has_the_images_of_its_rows(tmp_path):
     assert texts == {name: mark(name) + f"Which colour has {name}?" for name in ("red", "blue")}
     known = images.Images()
     known.open_folder(out)
-    assert [known.image(images.marked(text)[0]).getpixel((0, 0)) for text in texts.values()] == [
+    assert [known.image(marks.marked(text)[0]).getpixel((0, 0)) for text in texts.values()] == [
         {"red": (255, 0, 0), "blue": (0, 0, 255)}[name] for name in texts
     ]
     assert json.loads((out / "report" / "card.json").read_text())["images"] == 2
@@ -187,7 +187,7 @@ def test_artifact_has_the_images_of_its_rows(tmp_path):
     derive(out, derived, {"train": read_split(out, "train")})
     again = images.Images()
     again.open_folder(derived)
-    assert all(again.png(images.marked(text)[0]) for text in texts.values())
+    assert all(again.png(marks.marked(text)[0]) for text in texts.values())
 
 
 def test_raw_texts_name_no_image():
