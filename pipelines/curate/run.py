@@ -98,9 +98,9 @@ def run(
         raise DataError(
             f"nothing is left after the filters: {counts.largest_loss()}", fix="Loosen that step in `curate`."
         )
-    about = {"splits": splits, "template": models.template_identity(tokenizer)}
+    about: dict[str, Any] = {"splits": splits, "template": models.template_identity(tokenizer)}
     (out / "data.json").write_text(json.dumps(about, indent=1, sort_keys=True))
-    about = {**about, **({"images": pictured} if pictured else {})}
+    about |= {"images": pictured} if pictured else {}
     counts.write(splits, about | {"benchmark_questions": leaks.texts if leaks else 0})
     rows = {f"rows/{name}": count for name, count in counts.rows_by_step().items()}
     report.metrics(0, rows | {f"split/{name}": count for name, count in splits.items()})
