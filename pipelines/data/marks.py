@@ -10,12 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any, Protocol
 
 from pipelines.base.errors import ModelError
-
-if TYPE_CHECKING:
-    from pipelines.data.images import Reader
 
 PLACE = "\ufffc"
 """Unicode's OBJECT REPLACEMENT CHARACTER. Texts of data never have it; curate takes it out."""
@@ -24,6 +22,19 @@ MARK = re.compile(PLACE + "([0-9a-f]{32})" + PLACE)
 FIRST_ID = 1 << 62
 """From this id on, tokens are places of images."""
 PLACE_BITS, KEY_BITS = 16, 44
+
+
+class Reader(Protocol):
+    """A model's way to read images (`pipelines.data.images.Reader`)."""
+
+    written: str | None
+    """What the chat template writes for an image; None where it knows none, and texts say where one is."""
+
+    def tokens(self, digest: str) -> list[int]:
+        """Token ids of an image in a row, with what its family puts around it."""
+
+    def save(self, folder: Path) -> None:
+        """Write the processor beside a model's tokenizer."""
 
 
 def mark(digest: str) -> str:
