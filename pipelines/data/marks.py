@@ -27,11 +27,16 @@ PLACE_BITS, KEY_BITS = 16, 44
 class Reader(Protocol):
     """A model's way to read images (`pipelines.data.images.Reader`)."""
 
+    image_token: int
+    """Id of the family's own token for a place of an image."""
     written: str | None
     """What the chat template writes for an image; None where it knows none, and texts say where one is."""
 
     def tokens(self, digest: str) -> list[int]:
         """Token ids of an image in a row, with what its family puts around it."""
+
+    def tensors(self, digest: str) -> dict[str, Any]:
+        """What the model's vision tower takes of an image: tensors by name."""
 
     def save(self, folder: Path) -> None:
         """Write the processor beside a model's tokenizer."""

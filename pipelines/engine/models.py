@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from pipelines.data.images import Reader
-
 PAD, BOS, EOS, UNK = "<|pad|>", "<|begin|>", "<|end|>", "<|unknown|>"
 NEW_WEIGHTS_SEED = 0
 """Of weights that `model.allow_missing` lets be new: every stage that loads the base must see the same ones."""
@@ -379,7 +377,7 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
     return prepared(loaded, model, seeing)
 
 
-def prepared(network: PreTrainedModel, model: Model, reader: Reader | None = None) -> PreTrainedModel:
+def prepared(network: PreTrainedModel, model: Model, reader: marks.Reader | None = None) -> PreTrainedModel:
     """The network as it is used here: without a bound on time steps where it keeps a state, else with compiled blocks where the recipe
     says so, or says nothing and it pays.
 

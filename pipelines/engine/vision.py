@@ -18,6 +18,7 @@ from torch import Tensor
 
 from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Vision
+from pipelines.data import marks
 from pipelines.data.images import IMAGES, Reader
 from pipelines.data.marks import FIRST_ID, PLACE_BITS
 from pipelines.engine.masks import FULL
@@ -135,7 +136,7 @@ def placeholder(tokenizer: PreTrainedTokenizerBase) -> str | None:
     return written if written and "'type'" not in written else None  # a template without images writes the list itself
 
 
-def attach(network: PreTrainedModel, of: Reader, *, train: bool = True) -> PreTrainedModel:
+def attach(network: PreTrainedModel, of: marks.Reader, *, train: bool = True) -> PreTrainedModel:
     """Let a loaded model read the places of images in its token ids.
 
     Args:
@@ -207,7 +208,7 @@ class Eyes:
         model: transformers' own, with `get_image_features`.
     """
 
-    def __init__(self, network: Any, of: Reader) -> None:
+    def __init__(self, network: Any, of: marks.Reader) -> None:
         self.reader = of
         self.model = network.base_model if hasattr(network.base_model, "get_image_features") else network
         self.decoder = network.get_decoder()
