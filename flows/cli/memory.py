@@ -16,7 +16,19 @@ from tasks import machine
 from tasks.preflight import check as preflight
 from tasks.preflight import levers, memory, step_time
 
-PARTS = ("process", "weights", "gradients", "optimizer", "commit", "activations", "logits", "packed", "cache", "kept")
+PARTS = (
+    "process",
+    "weights",
+    "gradients",
+    "optimizer",
+    "commit",
+    "activations",
+    "offloaded",
+    "logits",
+    "packed",
+    "cache",
+    "kept",
+)
 
 
 @dataclass(frozen=True)
@@ -142,7 +154,7 @@ def _table(body: dict[str, Any], available: int, target: Machine) -> None:
     for part in PARTS:
         if body[part]:
             print(
-                f"  {part:<12} {_gigabytes(body[part]):>9}{'  on the host' if body['gpu'] and part == 'commit' else ''}"
+                f"  {part:<12} {_gigabytes(body[part]):>9}{'  on the host' if body['gpu'] and part in ('commit', 'offloaded') else ''}"
             )
     print("  peak in " + max(body["phases"], key=body["phases"].__getitem__))
     if body["levers"]:

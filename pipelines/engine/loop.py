@@ -327,6 +327,10 @@ class Loop:
             network = self._whole_network()
         if settings.gradient_checkpointing:
             network.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        if settings.activation_offload:
+            from pipelines.engine.offload import offload_activations
+
+            offload_activations(getattr(network, network.base_model_prefix), self.device)
         torch.manual_seed(self.seed)
         if settings.lora:
             from pipelines.engine import adapters

@@ -99,6 +99,7 @@ def _check_fields(node: Node) -> None:
         "processes": settings.processes > 1,
         "optimizer.kind": settings.optimizer.kind != "adamw",
         "gradient_checkpointing": settings.gradient_checkpointing,
+        "activation_offload": settings.activation_offload,
         "sampler": getattr(settings, "sampler", None) is not None,
         "staleness": getattr(settings, "staleness", 0) > 0,
     }

@@ -116,6 +116,9 @@ class TrainSettings(Settings):
     optimizer: Optimizer = Optimizer()
     lora: OptionalLora = None
     gradient_checkpointing: bool = False
+    activation_offload: bool = free(False)
+    """Keep what the backward pass reads of the blocks in the machine's memory instead of the GPU's: their inputs alone with
+    gradient_checkpointing. Slower; without a GPU it gains nothing."""
     gradient_sync: GradientSync = free("pass")
     """When several processes sum their gradients: after every pass, so that each keeps those of its shard alone; or once an update, which
     moves less and keeps all gradients on every process between passes (4 bytes a trained weight)."""

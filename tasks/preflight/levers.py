@@ -80,6 +80,8 @@ def _changes(node: Node, prompt_tokens: int | None, device: Device) -> Iterator[
         yield "lora={rank: 16}", {"lora": {"rank": 16}}
     if trains and not section.gradient_checkpointing:
         yield "gradient_checkpointing=true", {"gradient_checkpointing": True}
+    elif trains and device.gpu and not section.activation_offload:
+        yield "activation_offload=true", {"activation_offload": True}
     processes = device.cards - _server_cards(section)
     if trains and processes > section.processes and not is_quantized(section):
         yield f"processes={processes}", {"processes": processes}

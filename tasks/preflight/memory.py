@@ -15,6 +15,9 @@ with `weights_dtype: bfloat16` 2; of an adapter's 4). In bytes:
                   with gradient checkpointing N b (L h + those of one layer)
                   compiled on a GPU N L (b (2 h + 2 a d + 2 k d + 3 i + W) + 8 h): inputs of matrix products, and residuals
                   adapters add N L b (2 a d + 2 k d + 2 h + 2 i): what each of them puts out
+                  with `activation_offload` those of one layer
+    offloaded     with `activation_offload`, on the host: N b (L times those of a layer, + 3 L h: what several matrices read is copied
+                  for each, + 4 h); with gradient checkpointing N b (L + 4) h
     logits        min(M V, CHUNK) 4 (x TRUNCATED where top-k, top-p or min-p cut the distribution), and the head's gradient, w V h
     packed        on a CPU with AVX-512: 4 P in float32 while answers of PACKED_STEPS tokens or more are decoded, 2 P with weights
                   stored in bfloat16
@@ -41,7 +44,8 @@ gradients: of a pass it holds one layer, N b (4 h + 4 i).
 
 Left out: evaluation (what a pass of lm-eval holds depends on the length of its questions), servers that decode, critics and
 teachers, what the scan of a recurrent layer keeps for its backward pass, experts that are computed for few tokens (all are
-counted as one MLP of `intermediate`), what the allocator keeps. It is an upper bound on what the recipe leaves open: every
+counted as one MLP of `intermediate`), what the allocator keeps (pinned host memory comes in
+powers of two). It is an upper bound on what the recipe leaves open: every
 completion has `max_tokens`, every row of SFT is scored in all of its tokens, every pair is as long as `max_length` lets it be,
 no row is skipped. A prompt's length is not in the recipe: `prompt_tokens` is what is assumed of it.
 """
@@ -189,15 +193,17 @@ class Needs:
     cache: int
     kept: int = 0
     gathered: int = 0
+    offloaded: int = 0
     gpu: bool = False
-    """Whether all but `process` and `commit` is on a GPU."""
+    """Whether all but `process`, `commit` and `offloaded` is on a GPU."""
 
     @property
     def phases(self) -> dict[str, int]:
         """What is held at once where the stage computes, beside the process."""
         state = self.weights + self.optimizer
+        kept_of_pass = self.activations + self.logits + (0 if self.gpu else self.offloaded)
         phases = {
-            "training": state + self.kept + max(self.gradients, self.activations + self.logits),
+            "training": state + self.kept + max(self.gradients, kept_of_pass),
             "commit": state + self.kept + self.gradients + (0 if self.gpu else self.commit),
             "decoding": state + self.packed + self.cache,
         }
@@ -211,7 +217,7 @@ class Needs:
     @property
     def host(self) -> int:
         """Of the machine's own memory."""
-        return self.process + self.commit if self.gpu else self.peak
+        return self.process + self.commit + self.offloaded if self.gpu else self.peak
 
     def body(self) -> dict[str, Any]:
         """For JSON."""
@@ -300,6 +306,8 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
     logits = min(load.scored * shape.vocabulary, CHUNK) * 4 * (TRUNCATED if load.truncated else 1)
     if load.trains and load.scored and lora is None:
         logits += stored * shape.vocabulary * shape.hidden
+    compiled = device.gpu and not shape.state and node.recipe.model.compiles(shape.parameters, shards)
+    activations, offloaded = _activations(shape, load, value, section, compiled=compiled)
     return Needs(
         stage=node.name,
         process=PROCESS,
@@ -307,13 +315,8 @@ def of_stage(node: Node, shape: Shape, *, prompt_tokens: int | None = None, devi
         gradients=updated * trained // (shards if getattr(section, "gradient_sync", "pass") == "pass" else 1),
         optimizer=moments // shards,
         commit=(updated * trained + moments) // shards,
-        activations=_activations(
-            shape,
-            load,
-            value,
-            section,
-            compiled=device.gpu and not shape.state and node.recipe.model.compiles(shape.parameters, shards),
-        ),
+        activations=activations,
+        offloaded=offloaded,
         logits=logits,
         packed=packed,
         cache=cache + LISTED * load.listed,
@@ -426,10 +429,10 @@ def _of_sample(node: Node, section: Sample, prompt: int) -> Load:
     )  # fmt: skip
 
 
-def _activations(shape: Shape, load: Load, value: int, section: Planned, compiled: bool) -> int:
-    """Bytes that the backward pass reads again; of a pass without one, what a layer holds."""
+def _activations(shape: Shape, load: Load, value: int, section: Planned, compiled: bool) -> tuple[int, int]:
+    """Bytes that the backward pass reads again, where the stage computes and offloaded; of a pass without one, what a layer holds."""
     if isinstance(section, Sample):
-        return load.tokens * value * 4 * (shape.hidden + shape.intermediate)
+        return load.tokens * value * 4 * (shape.hidden + shape.intermediate), 0
     queries = shape.heads * shape.head_size
     keys = shape.key_heads * shape.head_size
     layer, residuals = 8 * shape.hidden + 6 * queries + 4 * shape.intermediate, 0
@@ -438,9 +441,12 @@ def _activations(shape: Shape, load: Load, value: int, section: Planned, compile
     layer += load.width
     if section.lora is not None:
         layer += 2 * queries + 2 * keys + 2 * shape.hidden + 2 * shape.intermediate
-    if section.gradient_checkpointing:
-        return load.tokens * value * (shape.layers * shape.hidden + layer)
-    return load.tokens * shape.layers * (value * layer + residuals)
+    blocks = shape.layers * (shape.hidden * value if section.gradient_checkpointing else value * layer + residuals)
+    if section.activation_offload:
+        copies = (4 if section.gradient_checkpointing else 4 + 3 * shape.layers) * shape.hidden * value
+        return load.tokens * (value * layer + residuals), load.tokens * (blocks + copies)
+    recomputed = value * layer if section.gradient_checkpointing else 0
+    return load.tokens * (blocks + recomputed), 0
 
 
 def least(needs: Needs, shape: Shape) -> int:

@@ -21,7 +21,7 @@ CASES = {
     "labels": ("labels", SMALL | {"loss": "kto"}),
     "labels of pairs": ("pairs", SMALL | {"loss": "kto"}),
     "adapters, the best weights": ("pairs", SMALL | {"loss": "apo", "lora": {"rank": 4}, "checkpoint_selection": "best"}),
-    "recomputed blocks": ("pairs", SMALL | {"loss": "orpo", "gradient_checkpointing": True}),
+    "recomputed blocks, offloaded": ("pairs", SMALL | {"loss": "orpo", "gradient_checkpointing": True, "activation_offload": True}),
     "ranks of a step": ("pairs", SMALL | {"loss": {"kind": "aot", "paired": False}, "reference_every": 3}),
     "a mean of all steps": ("labels", SMALL | {"loss": "bco"}),
     "heads": ("pairs", SMALL | {"loss": "ld_dpo"}),

@@ -34,7 +34,7 @@ CASES = {
     "a reference": ("pairs", SMALL | {"loss": "grm_dpo"}),
     "labels that move": ("pairs", SMALL | {"loss": "iterative_smoothing", "steps": 24}),
     "adapters, the best weights": ("pairs", SMALL | {"lora": {"rank": 4}, "checkpoint_selection": "best"}),
-    "recomputed blocks": ("pairs", SMALL | {"gradient_checkpointing": True}),
+    "recomputed blocks, offloaded": ("pairs", SMALL | {"gradient_checkpointing": True, "activation_offload": True}),
     "own critiques": ("critiques", SMALL | {
         "loss": "cloud", "critique": {"instruction": "well?", "source": "own", "sampling": {"max_tokens": 4}},
     }),

@@ -140,6 +140,22 @@ def test_lora_with_reference_and_several_updates(tmp_path, start):
     adapted.check(tmp_path / "work/out", start / "sft/out/model", "out", atol=1e-5)
 
 
+def test_offloaded_activations_change_no_weight(tmp_path, start, monkeypatch):
+    """Decoding by the same module is without a gradient, and keeps nothing."""
+    from pipelines.engine import offload
+
+    ended, calls = {}, []
+    real = offload.offload_activations
+    monkeypatch.setattr(offload, "offload_activations", lambda *args: calls.append(args) or real(*args))
+    for offloaded in ("false", "true"):
+        (tmp_path / offloaded).mkdir()
+        made = trainer(tmp_path / offloaded, start, "rlvr.steps=2", f"rlvr.activation_offload={offloaded}")
+        made.run()
+        ended[offloaded] = {name: weight.clone() for name, weight in made.learner.model.state_dict().items()}
+    assert len(calls) == 1
+    assert all(torch.equal(weight, ended["true"][name]) for name, weight in ended["false"].items())
+
+
 def train_adapters(tmp_path, start, lora, dtype):
     """They are sampled and trained by the same numbers, and they change the policy."""
     rate = "rlvr.optimizer.learning_rate=0.01"

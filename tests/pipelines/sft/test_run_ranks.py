@@ -43,6 +43,15 @@ def test_two_processes_give_the_weights_of_one(tmp_path, start, more):
         adapted.check(tmp_path / "two/out", tmp_path / "two/out/base", "../base")
 
 
+def test_offloaded_activations_change_no_bit_of_two_processes(tmp_path, start):
+    """What sharded blocks keep is of gathered weights, which the hooks leave to FSDP."""
+    more = ("sft.processes=2", "sft.steps=3", "sft.tokens_per_step=256", "sft.micro_batch_tokens=64")
+    kept = run_stage(MODULE, toys.sft_job(tmp_path / "kept", start, *more))
+    moved = run_stage(MODULE, toys.sft_job(tmp_path / "moved", start, *more, "sft.activation_offload=true"))
+    assert kept.keys() == moved.keys()
+    assert all(torch.equal(kept[name], moved[name]) for name in kept)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["adamw", "muon"])
 def test_two_processes_killed_and_resumed_end_with_the_same_bytes(tmp_path, start, kind):

@@ -106,4 +106,8 @@ def test_a_model_too_large_for_one_gpu_is_told_what_is_enough(recipe):
     needs, fits = sft_on(recipe, 1, 7, 2048)
     assert needs.peak > 12 * QWEN[7].parameters > 80 * 10**9
     assert fits is not None and any(each.startswith("sft.lora") for each in fits[0])
-    assert sft_on(recipe, 1, 32, 16_384)[1] is None, "65 GB of weights leave no room for rows of 16 k"
+    _, fits = sft_on(recipe, 1, 32, 16_384)
+    assert fits is not None and "sft.activation_offload=true" in fits[0], (
+        "65 GB of weights leave no room for rows of 16 k"
+    )
+    assert sft_on(recipe, 1, 32, 65_536)[1] is None, "nor for two blocks of 64 k"

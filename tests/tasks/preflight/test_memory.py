@@ -172,6 +172,23 @@ def test_compiled_blocks_keep_the_inputs_of_products_and_the_residuals(tmp_path)
     assert kept(on_gpu, "model.compile=true", checkpointed) == kept(on_gpu, checkpointed)
 
 
+@pytest.mark.parametrize("checkpointed", ["false", "true"])
+def test_offloaded_activations_are_the_hosts(tmp_path, checkpointed):
+    on_gpu = memory.Device(gpu=True)
+    more = [f"sft.gradient_checkpointing={checkpointed}", "model.compile=false"]
+    plain = planned(tmp_path, "sft", *more, device=on_gpu)
+    offload = [*more, "sft.activation_offload=true"]
+    needs, here = planned(tmp_path, "sft", *offload, device=on_gpu), planned(tmp_path, "sft", *offload)
+    whole = 512 * 4 * (8 * 32 + 6 * 32 + 4 * 64 + 64)
+    layer = 512 * 4 * 32 if checkpointed == "true" else whole
+    copies = 512 * 4 * 32 * (4 if checkpointed == "true" else 4 + 3 * 2)
+    assert needs.offloaded == 2 * layer + copies and plain.offloaded == 0
+    assert needs.activations == whole < plain.activations
+    assert needs.host - plain.host == needs.offloaded
+    held = here.weights + here.optimizer + here.activations + here.logits + here.offloaded
+    assert here.phases["training"] == held, "without a GPU both are the machine's"
+
+
 def test_keys_are_held_in_float32_on_a_cpu(tmp_path):
     sizes = {
         (dtype, gpu): planned(tmp_path, "rlvr", f"model.dtype={dtype}", device=memory.Device(gpu=gpu)).cache
@@ -354,6 +371,8 @@ CASES = {
     "sft": ("sft", []),
     "sft, LoRA": ("sft", ["sft.lora={rank: 8}"]),
     "sft, checkpointing": ("sft", ["sft.gradient_checkpointing=true"]),
+    "sft, offload": ("sft", ["sft.activation_offload=true"]),
+    "sft, checkpointing and offload": ("sft", ["sft.gradient_checkpointing=true", "sft.activation_offload=true"]),
     "sft, weights in bfloat16": ("sft", ["model.dtype=bfloat16", "model.weights_dtype=bfloat16"]),
     "sft, small passes": ("sft", ["sft.micro_batch_tokens=512", "sft.tokens_per_step=1024"]),
     "rlvr": ("rlvr", []),
