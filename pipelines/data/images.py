@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.base.errors import DataError, ModelError
-from pipelines.base.files import write_atomic
 from pipelines.data.marks import FIRST_ID, PLACE_BITS, key_of, mark, marked, place_ids
 
 if TYPE_CHECKING:
@@ -70,18 +69,13 @@ def digest_of(image: Image) -> str:
 
 
 class Images:
-    """Images by digest: of opened files, and drawn ones.
-
-    Drawn images are written to the folder that `keep_in` names, because rows that are stored with their token ids may outlive the
-    environment that drew them.
-    """
+    """Images by digest: of opened files, and drawn ones."""
 
     def __init__(self) -> None:
         self._drawn: dict[str, bytes] = {}
         self._rows: dict[str, tuple[Any, int]] = {}
         """Digest → column of PNG files, and row in it."""
         self._digest_of: dict[int, str] = {}
-        self._folder: Path | None = None
         self._opened: set[Path] = set()
 
     def add(self, image: Image) -> str:
@@ -91,17 +85,7 @@ class Images:
             png = _png(image)
             self._drawn[digest] = png
             self._note(digest)
-            if self._folder is not None:
-                write_atomic(self._folder / f"{digest}.png", png)
         return mark(digest)
-
-    def keep_in(self, folder: Path) -> None:
-        """Write images that are added from now on to a folder, and know those that it has."""
-        self._folder = folder
-        for path in sorted(folder.glob("*.png")):
-            if path.stem not in self._drawn:
-                self._drawn[path.stem] = path.read_bytes()
-                self._note(path.stem)
 
     def open_folder(self, data: Path) -> None:
         """Know the images of a data folder, where it has any; twice is once.

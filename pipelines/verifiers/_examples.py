@@ -63,6 +63,14 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         hedged="First: 4\nFirst: 5\nSecond: 2",
         bomb="First: " * 20_000 + "\n" * 20_000,
     ),
+    "grounding": _examples(
+        "[10, 10, 30, 30]",
+        {"metric": "iou"},
+        gold='```json\n[{"bbox_2d": [10, 10, 30, 29], "label": "a dog"}]\n```',
+        junk="in the upper left",
+        hedged="[10, 10, 30, 30] or [0, 0, 9, 9]",
+        bomb="[1, 2, 3, " * 20_000,
+    ),
     "instructions": _examples(
         "", _ORDERS, gold="Well yes.", junk="No, no.", hedged="yes, or no", bomb="*[<<," * 20_000
     ),

@@ -11,7 +11,7 @@ from pipelines import environments, verifiers
 from pipelines.data.records import Problem
 from pipelines.environments import one_liners, table_questions
 
-TASKS = ("one_liners", "table_questions")
+TASKS = ("one_liners", "table_questions", "drawn_questions")
 
 
 def rows(task, size, seed=1, **config):
@@ -37,8 +37,9 @@ def test_gold_answers_pass_and_errors_fail(task):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_test_problems_are_never_trained_on(task):
+    asked = "prompt" if task == "drawn_questions" else "answer"
     train, test = (
-        {row["answer"] for row in rows(task, 400, seed, part=part)} for seed, part in ((1, "train"), (2, "test"))
+        {str(row[asked]) for row in rows(task, 400, seed, part=part)} for seed, part in ((1, "train"), (2, "test"))
     )
     assert len(test) > 50 and not train & test
 
