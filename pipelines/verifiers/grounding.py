@@ -139,7 +139,7 @@ def gold(answer: str, info: dict[str, Any]) -> str:
 def extract_answer(completion: str) -> str:
     """The one box, else the one point, else the final number; empty where there is none, or several.
 
-    >>> extract_answer("(1, 2), (3, 4)"), extract_answer("at [5.0, 6]"), extract_answer("#### 7"), extract_answer("[1, 2] [3, 4]x[5, 6]")
+    >>> extract_answer("(1, 2), (3, 4)"), extract_answer("at [5.0, 6]"), extract_answer("#### 7"), extract_answer("[1, 2] or [3, 4]")
     ('[1, 2, 3, 4]', '[5, 6]', '7', '')
     """
     text = _answer(completion)
@@ -162,7 +162,7 @@ def _count_verdict(completion: str, answer: str, info: dict[str, Any]) -> Verdic
     correct = away <= Fraction(tolerance)
     if not info.get("graded"):
         return correct_or_incorrect(correct)
-    score = max(0.0, 1 - float(away) / max(abs(float(expected)), 1.0))
+    score = 1 - float(min(away / max(abs(expected), Fraction(1)), Fraction(1)))  # a count may be too large for a float
     return Verdict(score, "correct" if correct else "incorrect")
 
 

@@ -75,6 +75,12 @@ def test_counts():
     assert verifiers.verify("grounding", "6", "8", {"metric": "count", "graded": True}).score == 0.75
 
 
+@pytest.mark.parametrize("text", ["1" + "0" * 395, "1e399", "-1e399"])
+def test_a_count_too_large_for_a_float_is_incorrect_and_not_unscored(text):
+    verdict = verifiers.verify("grounding", text, "8", {"metric": "count", "graded": True})
+    assert (verdict.score, verdict.status) == (0.0, "incorrect")
+
+
 @pytest.mark.parametrize(
     ("answer", "info"),
     [
