@@ -14,7 +14,6 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 
 from evaluation.generation import sampling_of, unknown
-from evaluation.likelihoods import groups, log_likelihoods
 from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Model
 from pipelines.contract.rollout import Completion, Sampler
@@ -168,6 +167,8 @@ class SamplerLM(HFLM):
             log.warning(
                 "%d of %d questions are cut on the left: the model reads %d tokens", cut, len(rows), self.max_length
             )
+        from evaluation.likelihoods import groups  # multiple choice alone
+
         members = groups(rows)
         results = self.ranks.divide(self, likelihoods, [[rows[index] for index in group] for group in members])
         out: list[tuple[float, bool]] = [(0.0, False)] * len(rows)
@@ -287,6 +288,8 @@ def likelihoods(
 ) -> Iterator[list[tuple[float, bool]]]:
     """Of each group of requests of `log_likelihoods`, their log-likelihoods, and whether each token is the most probable one; tells
     how far this process is with its own."""
+    from evaluation.likelihoods import log_likelihoods  # multiple choice alone
+
     policy, budget = lm.policy(), TOKENS_PER_ROW * lm.sampler.rows
     done, total = 0, sum(map(len, parts))
     with lm.sampler.weights.in_place(0):  # every question is a pass or two, which would round all weights again

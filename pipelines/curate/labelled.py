@@ -14,7 +14,6 @@ from typing import Any
 
 from pipelines.base.errors import DataError
 from pipelines.curate.segments import Action, Segment, Transition, episode_of, segments_of
-from pipelines.curate.values import RowError, normalise, text_of
 from pipelines.data import steps
 from pipelines.data.records import Message, Problem
 from pipelines.recipe.selection import Selection
@@ -31,26 +30,6 @@ def of_completion(told: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """
     labels = [step["correct"] / step["drawn"] if step["drawn"] else None for step in told]
     return {steps.STEPS: [step["text"] for step in told], steps.LABELS: labels}
-
-
-def of_row(row: dict[str, Any]) -> dict[str, Any]:
-    """What `info` holds of a file's row with steps and a label for each (TRL's stepwise supervision), {} for any other.
-
-    Raises:
-        RowError: a step has no text, or a label is none.
-    """
-    texts, labels = row.get("completions"), row.get("labels")
-    if not texts or not labels:
-        return {}
-    if not isinstance(texts, list) or not isinstance(labels, list) or len(texts) != len(labels):
-        raise RowError("labels", "not a label for each step", "completions and labels are lists of the same length")
-    told = [normalise(text_of(text, "completions")) for text in texts]
-    if "" in told:
-        raise RowError("completions", "a step without text", f"step {told.index('') + 1}")
-    refused = [label for label in labels if label is not None and not steps.is_label(label)]
-    if refused:
-        raise RowError("labels", "not from 0 (incorrect) to 1 (correct)", repr(refused[0])[:40])
-    return {steps.STEPS: told, steps.LABELS: [None if label is None else float(label) for label in labels]}
 
 
 def action_targets(episodes: Sequence[Sequence[Transition]], discount: float) -> dict[Action, float]:

@@ -9,7 +9,7 @@ from typing import Any
 from pipelines import environments, verifiers
 from pipelines.base.errors import DataError
 from pipelines.base.files import dumps
-from pipelines.curate import choices, conversation, gold, labelled, offered, paired, preferences
+from pipelines.curate import choices, conversation, gold, offered, paired, preferences
 from pipelines.curate.cells import ORIGIN, Cells, missing
 from pipelines.curate.gold import ANSWERS, Gold
 from pipelines.curate.values import RowError, check_text, kind, normalise, parse_json, plain, scalar_text, text_of
@@ -147,11 +147,7 @@ def _pair(row: Cells, source: Source) -> dict[str, Any]:
         talk = conversation.Talk() if column is None else _messages_of(row[column], column, row)
         talk.closing()
         return paired.read(row, source, talk.messages)
-    if pair := paired.labelled(row):
-        return pair
-    if pair := labelled.of_row(row):
-        row.use("completions", "labels")
-    return pair
+    return paired.labelled(row) or paired.stepwise(row)
 
 
 def _messages_of(value: Any, column: str, row: Cells) -> conversation.Talk:

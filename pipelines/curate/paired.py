@@ -8,7 +8,7 @@ from typing import Any
 from pipelines.curate import conversation
 from pipelines.curate.cells import Cells, missing
 from pipelines.curate.values import RowError, kind, normalise, text_of
-from pipelines.data import pairs
+from pipelines.data import pairs, steps
 from pipelines.data.records import Message
 from pipelines.recipe.settings import Source
 
@@ -65,6 +65,27 @@ def labelled(cells: Cells) -> dict[str, Any]:
     text = conversation.text_of_answer(cells.pop(pairs.COMPLETION), pairs.COMPLETION, cells)
     told = {pairs.COMPLETION: text, pairs.DESIRABLE: cells.pop(LABEL)}
     return told | ({"solution": text} if told[pairs.DESIRABLE] else {})
+
+
+def stepwise(cells: Cells) -> dict[str, Any]:
+    """What `info` holds of a file's row with steps and a label for each (TRL's stepwise supervision), {} for any other.
+
+    Raises:
+        RowError: a step has no text, or a label is none.
+    """
+    texts, labels = cells.get("completions"), cells.get("labels")
+    if not texts or not labels:
+        return {}
+    if not isinstance(texts, list) or not isinstance(labels, list) or len(texts) != len(labels):
+        raise RowError("labels", "not a label for each step", "completions and labels are lists of the same length")
+    told = [normalise(text_of(text, "completions")) for text in texts]
+    if "" in told:
+        raise RowError("completions", "a step without text", f"step {told.index('') + 1}")
+    refused = [label for label in labels if label is not None and not steps.is_label(label)]
+    if refused:
+        raise RowError("labels", "not from 0 (incorrect) to 1 (correct)", repr(refused[0])[:40])
+    cells.use("completions", "labels")
+    return {steps.STEPS: told, steps.LABELS: [None if label is None else float(label) for label in labels]}
 
 
 def _number(value: Any, column: str) -> float:
