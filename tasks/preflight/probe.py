@@ -131,11 +131,16 @@ def _folder(question: dict[str, Any]) -> dict[str, Any]:
 def _config(question: dict[str, Any]) -> dict[str, Any]:
     """A configuration alone: built without memory, so that its parameters can be counted."""
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    from pipelines.engine import vision
 
     config = AutoConfig.from_pretrained(question["path"])
     with torch.device("meta"):
-        model = AutoModelForCausalLM.from_config(config.get_text_config())
+        if vision.sees(config) and vision.refusal(config.model_type) is None:
+            model = AutoModelForImageTextToText.from_config(config)
+        else:
+            model = AutoModelForCausalLM.from_config(config.get_text_config())
     return {"shape": _shape(config.get_text_config(), sum(p.numel() for p in model.parameters()))}
 
 

@@ -64,6 +64,35 @@ def test_another_machine_and_a_model_that_is_not_here(tmp_path, monkeypatch, cap
     assert stage["fitting"]["peak"] <= 80e9 < stage["peak"]
 
 
+QWEN_VL_3B = {
+    "model_type": "qwen2_5_vl", "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16,
+    "num_key_value_heads": 2, "vocab_size": 151936, "max_position_embeddings": 128000, "tie_word_embeddings": True,
+    "rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}, "vision_config": {
+        "depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16, "out_hidden_size": 2048, "patch_size": 14,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.slow
+def test_a_model_that_sees_and_is_not_here(tmp_path, monkeypatch, capsys):
+    """By its configuration, with the parameters of its vision tower; the recipe for a pretrained one fits a GPU of 80 GB."""
+    monkeypatch.setenv("WHETSTONE_HOME", str(tmp_path / "home"))
+    (tmp_path / "config.json").write_text(json.dumps(QWEN_VL_3B))
+    arguments = [
+        "plan",
+        "recipes/vision_pretrained.yaml",
+        "--memory",
+        "--json",
+        "--gpus",
+        "1xH100",
+        "--config",
+        str(tmp_path),
+    ]
+    assert plan_command.command(cli.parser().parse_args(arguments)) == 0
+    (stage,) = json.loads(capsys.readouterr().out)["stages"]
+    assert stage["weights"] == pytest.approx(2 * 3.75e9, rel=0.01), "two bytes each, which the decoder shares"
+
+
 def test_servers_on_the_gpus_that_are_left_are_proposed_with_their_time(tmp_path, capsys):
     shape = check_memory.Shape(
         8 * 10**9, layers=28, hidden=3584, intermediate=18944, heads=28, key_heads=4, head_size=128, vocabulary=152064
