@@ -60,6 +60,7 @@ PARTS: dict[str, dict[str, str]] = {
         "matchtir": "pipelines.papers.matchtir:matchtir_advantage",
         "mc_grpo": "pipelines.papers.mc_grpo:mc_grpo",
         "minillm": "pipelines.papers.minillm:minillm",
+        "nash_md": "pipelines.papers.nash_md:nash_md_advantage",
         "ngrpo": "pipelines.papers.ngrpo:ngrpo",
         "noisy_grpo": "pipelines.papers.noisy_grpo:noisy_grpo",
         "otb": "pipelines.papers.otb:otb",
@@ -164,6 +165,7 @@ PARTS: dict[str, dict[str, str]] = {
         "prdp": "pipelines.papers.prdp:prdp",
         "recoil": "pipelines.papers.f_dvl:recoil",
         "turn_clip": "pipelines.papers.turn_clip:turn_clip",
+        "xpo": "pipelines.papers.xpo:xpo_objective",
     },
     "rlvr.prompting": {
         "paraphrase": "pipelines.papers.co_reward:paraphrase",
@@ -243,6 +245,7 @@ PARTS: dict[str, dict[str, str]] = {
         "herl": "pipelines.papers.herl:herl",
         "hindsight": "pipelines.papers.hindsight:hindsight",
         "hindsight_answers": "pipelines.papers.hindsight:hindsight_answers",
+        "nash_md": "pipelines.papers.nash_md:nash_md",
         "noisy": "pipelines.papers.noisy_grpo:noisy",
         "reinforce_ada": "pipelines.papers.reinforce_ada:reinforce_ada_rollout",
         "remax": "pipelines.papers.remax:remax",
@@ -255,6 +258,7 @@ PARTS: dict[str, dict[str, str]] = {
         "tree": "pipelines.papers.spo:tree",
         "turn_tree": "pipelines.papers.tree_grpo:turn_tree",
         "verifree": "pipelines.papers.verifree:verifree_rollout",
+        "xpo": "pipelines.papers.xpo:xpo",
     },
     "rlvr.shaping": {
         "adlp": "pipelines.papers.adlp:adlp",
