@@ -25,6 +25,8 @@ TEXTS = [
     ("sum 1 2=", "3", "12"), ("sum 4 5=", "nine", "6"), ("sort cab=", "abc", "cba!"), ("say=", "yes", "no, never"),
     ("sum 2 2=", "four", "5"), ("x=", "y", "zz"),
 ]  # fmt: skip
+GOLD = ["3, yes", "5", "abc!!", "yes", "four four", "x"]
+"""Of each text the solution that TPO reads."""
 CONFIG = {
     "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 2,
     "max_position_embeddings": 64, "tie_word_embeddings": False,
@@ -70,6 +72,10 @@ CASES: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
      {"kind": "simpo", "beta": 2.0, "gamma": 0.5}),
     ("simpo_smoothed_sft", "CPO", {"loss_type": "simpo", "beta": 2.0, "simpo_gamma": 0.5, "cpo_alpha": 0.3, "label_smoothing": 0.1},
      {"kind": "simpo", "beta": 2.0, "gamma": 0.5, "label_smoothing": 0.1, "sft_weight": 0.3}),
+    ("tpo", "TPO", {"loss_type": "sigmoid", "beta": 0.3, "tpo_alpha": 0.6, "label_smoothing": 0.1},
+     {"kind": "tpo", "beta": 0.3, "alpha": 0.6, "label_smoothing": 0.1}),
+    ("tpo_l", "TPO", {"loss_type": "tpo-l", "beta": 2.0, "tpo_l_gamma": 0.5},
+     {"kind": "tpo", "beta": 2.0, "gamma": 0.5, "length_normalised": True}),
     ("alphapo", "CPO", {"loss_type": "simpo", "beta": 2.0, "simpo_gamma": 0.5, "cpo_alpha": 0.0, "alpha": 0.25},
      {"kind": "alphapo", "beta": 2.0, "gamma": 0.5, "alpha": 0.25}),
     ("alphapo_below", "CPO", {"loss_type": "simpo", "beta": 2.0, "simpo_gamma": 0.5, "cpo_alpha": 0.0, "alpha": -0.3},
@@ -161,6 +167,10 @@ def run(trainer: str, settings: dict[str, Any], texts: list[tuple[str, str, str]
         "DPO": (trl.DPOConfig, trl.DPOTrainer), "KTO": (trl.KTOConfig, trl.KTOTrainer), "CPO": (CPOConfig, CPOTrainer),
         "ORPO": (ORPOConfig, ORPOTrainer),
     }  # fmt: skip
+    if trainer == "TPO":
+        from trl.experimental.tpo import TPOConfig, TPOTrainer
+
+        kinds["TPO"] = (TPOConfig, TPOTrainer)
     if trainer == "BCO":
         from trl.experimental.bco import BCOConfig, BCOTrainer
 
@@ -170,6 +180,7 @@ def run(trainer: str, settings: dict[str, Any], texts: list[tuple[str, str, str]
     tokenizer.add_bos_token = False
     policy = network(tokenizer, True)
     data = {"prompt": [p for p, *_ in texts], "chosen": [c for _, c, _ in texts], "rejected": [r for *_, r in texts]}
+    data |= {"reference": GOLD} if trainer == "TPO" else {}
     with tempfile.TemporaryDirectory() as folder:
         args = config(
             output_dir=folder, use_cpu=True, report_to=[], bf16=False, per_device_train_batch_size=2 * len(texts),

@@ -15,8 +15,11 @@ from torch import Tensor
 from pipelines.base.errors import DataError
 from pipelines.data import chat, dataset
 from pipelines.data.pairs import SHARE, Labelled, Pair, has_pair, labelled_of, pair_of
+from pipelines.data.records import Problem
 
 Tools = list[dict[str, Any]] | None
+GOLD = "gold_logp"
+"""The column of a loss that reads the record's solution beside the two answers."""
 OTHER_PROMPTS = 1000
 """Answers that are looked at, at most, for one to another prompt."""
 
@@ -30,7 +33,7 @@ class Examples:
     start: list[int] = field(default_factory=list)
     """R: the place of the answer's first token, at least 1."""
     items: list[tuple[int, ...]] = field(default_factory=list)
-    """N: its answers, (chosen, rejected) or one."""
+    """N: its answers, (chosen, rejected), with the solution behind them where the loss reads it, or one."""
     values: dict[str, Tensor] = field(default_factory=dict)
     """Column → float32 or bool [N]: scores, margin, labels; of pairs also the share that preferred the chosen answer, NaN where unknown."""
     unrelated: list[int] = field(default_factory=list)
@@ -112,7 +115,8 @@ class Reader:
             if self.labels and not has_pair(problem):
                 left_out += not self._add_labelled(examples, columns, labelled_of(problem), problem.tools)
             else:
-                left_out += not self._add_pair(examples, columns, pair_of(problem), problem.tools)
+                gold = gold_of(problem, self.loss) if GOLD in self.wanted else None
+                left_out += not self._add_pair(examples, columns, pair_of(problem), problem.tools, gold)
         if left_out:
             self.event(
                 "left out: longer than preference.max_length, or an answer without tokens", split=split, rows=left_out
@@ -139,7 +143,9 @@ class Reader:
         tokens, start = chat.render_answer(self.tokenizer, messages, answer, about.uid, tools, ended=not cut)
         return (tokens, start) if max(1, start) < len(tokens) <= self.max_length else None
 
-    def _add_pair(self, examples: Examples, columns: dict[str, list[float]], pair: Pair, tools: Tools) -> bool:
+    def _add_pair(
+        self, examples: Examples, columns: dict[str, list[float]], pair: Pair, tools: Tools, gold: str | None
+    ) -> bool:
         if pair.part is not None:
             raise DataError(
                 "preference.data",
@@ -150,6 +156,7 @@ class Reader:
         rows = [
             self._row(pair, pair.chosen, tools, pair.chosen_cut),
             self._row(pair, pair.rejected, tools, pair.rejected_cut),
+            *([] if gold is None else [self._row(pair, gold, tools)]),
         ]
         if None in rows:
             return False
@@ -210,6 +217,22 @@ class Reader:
             tokens = [*prompts[place], *answer][: self.max_length]
             unrelated[item] = examples.add(tokens, len(prompts[place]))
         examples.unrelated = unrelated
+
+
+def gold_of(problem: Problem, loss: str) -> str:
+    """The record's solution, or its answer where it has none.
+
+    Raises:
+        DataError: it has neither.
+    """
+    gold = problem.info.get("solution") or problem.answer
+    if not gold:
+        raise DataError(
+            "preference.loss",
+            f"{loss} reads a solution beside the two answers, and record {problem.uid} ({problem.source}) has none",
+            "Curate pairs with a column answer (or columns: {answer: COLUMN}), or choose a loss of two answers.",
+        )
+    return str(gold)
 
 
 def epoch_order(count: int, seed: int, epoch: int) -> list[int]:

@@ -16,7 +16,7 @@ from pipelines.engine import models
 from pipelines.engine.fixed_data import HELDOUT, Epochs, FixedDataLoop, Pass
 from pipelines.engine.parallel import with_last
 from pipelines.preference import coupled, measures
-from pipelines.preference.examples import Answers, Examples, Reader, epoch_order, passes
+from pipelines.preference.examples import GOLD, Answers, Examples, Reader, epoch_order, passes
 from pipelines.preference.kind import REFERENCE
 from pipelines.preference.settings import Preference
 
@@ -222,6 +222,9 @@ class Trainer(FixedDataLoop):
         ]
         step: dict[str, Any] = {"chosen_tokens": max(1, sum(desirable))}
         step["chosen_length_mean"] = torch.tensor(sum(desirable) / max(1, len(desirable)), device=self.device)
+        if GOLD in self.loss.takes:
+            lengths = [examples.length(examples.items[item][2]) for item in items]
+            step["gold_length_mean"] = torch.tensor(sum(lengths) / max(1, len(lengths)), device=self.device)
         if "kl" in self.loss.takes:
             assert reference is not None
             total = torch.zeros((), device=self.device)
@@ -258,9 +261,9 @@ class Trainer(FixedDataLoop):
         """The columns of some items, [N] each."""
         rows = torch.tensor([examples.items[item] for item in part])
         lengths = torch.tensor([[float(examples.length(row)) for row in examples.items[item]] for item in part])
-        names = ("",) if self.labels else ("chosen_", "rejected_")
+        names = ("",) if self.labels else ("chosen_", "rejected_", "gold_")
         columns: dict[str, Tensor] = {}
-        for place, name in enumerate(names):
+        for place, name in enumerate(names[: rows.shape[1]]):
             columns[f"{name}length"] = lengths[:, place].to(self.device)
             if self.on_policy:
                 columns[f"{name}{ON_POLICY}"] = scores[ON_POLICY].view(rows.shape)[:, place]

@@ -42,7 +42,7 @@ KNOWN = {
     "rlvr.replay": "no_replay",
     "rlvr.providers": "critic reference hidden_statistics teacher",
     "sft.loss": "cross_entropy dft",
-    "preference.loss": "alphapo aot apo bco cpo discopop dpo exo f_dpo hinge ipo kto ld_dpo mpo nca orpo robust_dpo rpo simpo sppo wpo",
+    "preference.loss": "alphapo aot apo bco cpo discopop dpo exo f_dpo hinge ipo kto ld_dpo mpo nca orpo robust_dpo rpo simpo sppo tpo wpo",
     "reward_model.loss": "bradley_terry step_bce",
     MONITORS: "echo_trap entropy_collapse entropy_explosion flat_loss flat_reward instability kl_budget length_drift length_reward metric "
     "mismatch_growth no_progress repetition reward_against_verifier reward_hacking truncation",

@@ -15,8 +15,22 @@ from pipelines.contract.columns import PREFERENCE_COLUMNS
 from pipelines.preference import ops
 
 SLOT = "preference.loss"
-REFERENCE_FREE = {"orpo", "simpo", "alphapo", "cpo"}
-DIRECTED = {"dpo", "robust_dpo", "hinge", "orpo", "simpo", "alphapo", "mpo", "cpo", "f_dpo", "ld_dpo", "wpo", "aot"}
+REFERENCE_FREE = {"orpo", "simpo", "alphapo", "cpo", "tpo"}
+DIRECTED = {
+    "dpo",
+    "robust_dpo",
+    "hinge",
+    "orpo",
+    "simpo",
+    "alphapo",
+    "mpo",
+    "cpo",
+    "f_dpo",
+    "ld_dpo",
+    "wpo",
+    "aot",
+    "tpo",
+}
 """More of the chosen answer never costs more, nor less of the rejected one."""
 SEE_RATIOS = {"dpo", "robust_dpo", "hinge", "ipo", "rpo", "apo", "exo", "nca", "sppo", "discopop", "f_dpo", "wpo"}
 nats = st.floats(-60, -0.5, width=32)
@@ -39,6 +53,7 @@ def columns(cw, cl, rw=-10.0, rl=-10.0, nw=5.0, nl=5.0, sw=1.0, sl=0.0, kl=0.3, 
         "chosen_logp_head_ref": one(rw * min(nw, nl) / nw), "rejected_logp_head_ref": one(rl * min(nw, nl) / nl),
         "chosen_on_policy": one(-0.25), "rejected_on_policy": one(-0.5), "lead_ref_ranked": one(rw - rl),
         "chosen_ratio_ranked": one(cw - rw), "rejected_ratio_ranked": one(cl - rl),
+        "gold_logp": one(cw), "gold_length_mean": torch.tensor(nw if mean is None else mean),
     }  # fmt: skip
 
 

@@ -34,7 +34,15 @@ def begun(tmp_path_factory):
         info = {"chosen": chosen, "rejected": rejected}
         messages = [{"role": "user", "content": prompt}]
         writer.add(
-            Problem(uid=str(number), prompt=messages, answer="", verifier="exact", source="s", licence="x", info=info)
+            Problem(
+                uid=str(number),
+                prompt=messages,
+                answer=golden.GOLD[number],
+                verifier="exact",
+                source="s",
+                licence="x",
+                info=info,
+            )
         )
     writer.close()
     return folder
@@ -48,9 +56,9 @@ def examples(case) -> Examples:
         made.values = {"desirable": torch.tensor(case["desirable"])}
         made.unrelated = [made.add(tokens, start) for tokens, start in case.get("unrelated", [])]
     else:
-        half = len(rows) // 2
-        made.items = list(zip(rows[:half], rows[half:], strict=True))
-        made.values = {"margin": torch.zeros(half)}
+        count = len(golden.TEXTS)
+        made.items = list(zip(*(rows[at : at + count] for at in range(0, len(rows), count)), strict=True))
+        made.values = {"margin": torch.zeros(count)}
     return made
 
 
@@ -117,7 +125,7 @@ def test_the_file_has_every_loss_of_ours_that_trl_has():
     losses = {case["ours"]["kind"] for case in CASES}
     assert losses == {
         "dpo", "robust_dpo", "hinge", "ipo", "apo", "mpo", "kto", "orpo", "simpo", "alphapo", "exo", "nca", "sppo", "discopop", "aot",
-        "f_dpo", "ld_dpo", "wpo", "bco", "cpo",
+        "f_dpo", "ld_dpo", "wpo", "bco", "cpo", "tpo",
     }  # fmt: skip
     kto = next(case for case in CASES if case["name"] == "kto")
     assert sorted(kto["desirable"]) != kto["desirable"] and len(kto["unrelated"]) == len(kto["rows"])

@@ -381,3 +381,33 @@ def test_a_base_in_four_bits_is_its_own_reference(pairs, trainer):
     assert (made.out / "model/model.safetensors").is_file() and (
         made.out / "adapter/adapter_model.safetensors"
     ).is_file()
+
+
+def test_a_loss_may_read_the_record_s_answer_as_a_third_one(tmp_path, trainer):
+    """TPO on triples: the answer becomes likelier; without answers there is nothing to read."""
+    written = [row | {"answer": row["chosen"] + "!"} for row in rows(60)]
+    begun = prepare(tmp_path / "triples", written)
+    loss = {"kind": "tpo", "beta": 0.1}
+    made = trainer(begun, loss=loss, steps=12)
+    answers = made.examples
+
+    def likelihoods(items):
+        """[N, 3]."""
+        with torch.no_grad():
+            rows = [
+                [slow_logp(made.model, answers.tokens[row], answers.start[row]) for row in answers.items[i]]
+                for i in items
+            ]
+        return torch.tensor(rows)
+
+    step, every = made.epochs.step(0), range(len(answers))
+    before, first_step = likelihoods(every), likelihoods(step)
+    result = made.run()
+    assert likelihoods(every)[:, 2].mean() > before[:, 2].mean() and math.isfinite(result["loss_heldout"])
+    chosen, rejected, gold = first_step.unbind(1)
+    nll = -gold.sum() / sum(answers.length(answers.items[item][2]) for item in step)
+    expected = nll - torch.nn.functional.logsigmoid(0.1 * (chosen - rejected)).mean()
+    assert metrics(made.work)[0][1]["loss/train"] == pytest.approx(float(expected), rel=1e-4)
+    plain = prepare(tmp_path / "plain", rows(20))
+    with pytest.raises(DataError, match="tpo reads a solution beside the two answers"):
+        trainer(plain, "plain", loss=loss)
