@@ -2,12 +2,14 @@
 
 arXiv 2601.20802, 2601.19897. Presets: sdpo, sdft. Parts: self_teacher, self_teacher_top (providers).
 
-The policy is its own teacher once its prompt says how the problem is solved: by a correct answer of the same group, or by the record's
-solution. Its tokens are then distilled into the policy that is not told (`distillation`, `generalised_jsd`).
+The policy is its own teacher once its prompt says how the problem is solved: by a correct answer of the same group, by the record's
+solution, or by what an environment says of the answer itself. Its tokens are then distilled into the policy that is not told
+(`distillation`, `generalised_jsd`).
 """
 
 from __future__ import annotations
 
+import copy
 from typing import Annotated, Any, Literal
 
 import torch
@@ -15,16 +17,25 @@ from pydantic import Field
 from torch import Tensor
 
 from pipelines.base.errors import RecipeError
+from pipelines.base.user_functions import load_function, name_of
 from pipelines.contract.catalogue import method
-from pipelines.contract.fields import Strict
+from pipelines.contract.fields import Function, Strict
 from pipelines.contract.provider import Provider, ProviderContext
 from pipelines.contract.scorer import POLICY, REFERENCE, Passage, TokenStatistics
 from pipelines.data import chat
+from pipelines.data.records import Problem, Role, Stop, Trajectory
 from pipelines.engine import distribution
+from pipelines.rlvr import function_keywords, scoring
 from pipelines.rlvr.common.scored_rows import Row, scored_rows
 
 TEMPLATE = "{prompt}\nCorrect solution:\n\n{solution}\n\nCorrectly solve the original question.\n"
 """Of the last user message, as released."""
+FEEDBACK_TEMPLATE = (
+    "{prompt}\nThe following is feedback from your unsuccessful earlier attempt:\n\n{feedback}\n\n"
+    "Correctly solve the original question.\n"
+)
+"""The same where there is feedback and no solution."""
+FIELD = "rlvr.providers"
 
 
 class Telling(Strict):
@@ -34,10 +45,18 @@ class Telling(Strict):
     """`group`: the first other answer of the problem in the step whose reward is at least `threshold`; `record`: the field `solution` of
     the record's info, or its answer."""
     threshold: float = 1.0
-    weights: Literal["policy", "start"] = "policy"
-    """`policy`: those at the start of the step; `start`: those that the run started from."""
+    weights: Literal["policy", "start", "average"] = "policy"
+    """`policy`: those at the start of the step; `start`: those that the run started from; `average`: a moving average, which starts there
+    and is kept as a copy of what is trained."""
+    rate: float = Field(0.05, gt=0, le=1)
+    """Of the average: after each step it is (1 - rate) times itself plus rate times the policy."""
     template: str = Field(TEMPLATE, max_length=10_000)
     """Of the last user message, with {prompt} and {solution} in it."""
+    feedback: Function | None = None
+    """What the environment says of an answer: a function with the arguments of a reward function (`prompts`, `completions`, `answer`,
+    `info`, ...) that returns a text or None for each row. It is told where there is no solution, as in the released default."""
+    feedback_template: str = Field(FEEDBACK_TEMPLATE, max_length=10_000)
+    """Of the last user message, with {prompt} and {feedback} in it."""
 
 
 class Told(Provider):
@@ -49,15 +68,28 @@ class Told(Provider):
 
     def __init__(self, **telling: Any) -> None:
         self.telling = Telling(**telling)
-        if missing := [name for name in ("{prompt}", "{solution}") if name not in self.telling.template]:
-            raise RecipeError("rlvr.providers", f"template has no {' and no '.join(missing)}", "Put it in.")
-        self.model = POLICY if self.telling.weights == "policy" else REFERENCE
+        for template, told in (("template", "{solution}"), ("feedback_template", "{feedback}")):
+            if missing := [name for name in ("{prompt}", told) if name not in getattr(self.telling, template)]:
+                raise RecipeError(FIELD, f"{template} has no {' and no '.join(missing)}", "Put it in.")
+        self.model = REFERENCE if self.telling.weights == "start" else POLICY
         self.asks_policy = self.model == POLICY
+        self.feedback = load_function(self.telling.feedback, f"{FIELD}.feedback") if self.telling.feedback else None
 
     def setup(self, context: ProviderContext) -> None:
-        """Keep the scorer, the problems and the policy's sampling settings."""
+        """Keep the scorer, the problems and the policy's sampling settings; an average starts from the policy."""
         self.shares: dict[str, float] = {}
         self.scorer, self.problems, self.policy = context.scorer, context.problems, context.policy
+        self.timeout_s = context.rlvr.reward_timeout_s
+        self.average: Any = None
+        if self.telling.weights == "average":
+            model = context.policy.model
+            frozen = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
+            self.average = copy.deepcopy(model, frozen).requires_grad_(False)
+            self.averaged = [name for name, weight in model.named_parameters() if weight.requires_grad]
+            of_policy: Any = context.scorer
+            self.weights_now = of_policy.weights
+            self.scorer = of_average = copy.copy(of_policy)
+            of_average.weights = lambda: self.average
 
     def scored(
         self, tokens: Tensor, columns: dict[str, Any], asked: TokenStatistics, *, untold: bool
@@ -80,32 +112,103 @@ class Told(Provider):
         return [(rows[n], statistics[n]) for n in sorted(statistics)]
 
     def update(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
-        """Shares of the step's rows: those that were told a solution, and those whose prompt got too long for the model with it."""
+        """Move the average. Metrics: shares of the step's rows that were told something, and whose prompt got too long with it."""
+        if self.average is not None:
+            average, now = dict(self.average.named_parameters()), dict(self.weights_now().named_parameters())
+            with torch.no_grad():
+                for name in self.averaged:
+                    average[name].lerp_(now[name].to(average[name]), self.telling.rate)
         return {f"self_teacher/{name}": share for name, share in self.shares.items()}
 
+    def state_dict(self) -> dict[str, Any]:
+        """The average."""
+        if self.average is None:
+            return {}
+        average = dict(self.average.named_parameters())
+        return {name: average[name] for name in self.averaged}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        average = dict(self.average.named_parameters()) if state else {}
+        with torch.no_grad():
+            for name, weight in state.items():
+                average[name].copy_(weight)
+
     def _prompts(self, rows: list[Row], columns: dict[str, Any]) -> dict[int, list[int]]:
-        """Place in `rows` of each that there is a solution for, and token ids of its prompt with that."""
+        """Place in `rows` of each that there is something to tell, and token ids of its prompt with that."""
         tokenizer = self.scorer.tokenizer()
+        solutions = self._solutions(rows, columns)
+        untold = [place for place in range(len(rows)) if place not in solutions]
+        feedback = dict(zip(untold, self._feedback([rows[place] for place in untold]), strict=True))
+        messages: dict[int, list[Any]] = {}
+        for place, row in enumerate(rows):
+            if place in solutions:
+                messages[place] = self._messages(row, self.telling.template, "{solution}", solutions[place])
+            elif feedback[place]:
+                messages[place] = self._messages(row, self.telling.feedback_template, "{feedback}", feedback[place])
+        rendered = chat.render_prompts(tokenizer, list(messages.values())) if messages else []
+        return dict(zip(messages, rendered, strict=True))
+
+    def _solutions(self, rows: list[Row], columns: dict[str, Any]) -> dict[int, str]:
+        """Place in `rows` → the solution that it is told."""
         good: dict[int, list[Row]] = {}
         for row in rows:
             if float(columns["raw_reward"][row.index]) >= self.telling.threshold:
                 good.setdefault(int(columns["group"][row.index]), []).append(row)
-        messages: dict[int, list[Any]] = {}
+        solutions: dict[int, str] = {}
         for place, row in enumerate(rows):
             if self.telling.solution == "record":
                 problem = self.problems[row.problem]
-                solution = str(problem.info.get("solution") or problem.answer)
+                solutions[place] = str(problem.info.get("solution") or problem.answer)
             else:
                 others = [other for other in good.get(int(columns["group"][row.index]), []) if other is not row]
-                solution = chat.completion_text(tokenizer, others[0].tokens[others[0].first :]) if others else ""
-            if solution:
-                messages[place] = self._messages(row, solution)
-        rendered = chat.render_prompts(tokenizer, list(messages.values())) if messages else []
-        return dict(zip(messages, rendered, strict=True))
+                solutions[place] = self._text(others[0]) if others else ""
+        return {place: solution for place, solution in solutions.items() if solution}
 
-    def _messages(self, row: Row, solution: str) -> list[Any]:
+    def _feedback(self, rows: list[Row]) -> list[str]:
+        """What the environment says of each answer; empty where it says nothing.
+
+        Raises:
+            RecipeError: the function raises, hangs, or returns something else than a text or None for each row.
+        """
+        if self.feedback is None or not rows:
+            return [""] * len(rows)
+        reference = str(self.telling.feedback)
+        trajectories = [self._trajectory(row, self.problems[row.problem]) for row in rows]
+        by_uid = {problem.uid: problem for row in rows for problem in [self.problems[row.problem]]}
+        name = name_of(reference)
+        try:
+            called_with = function_keywords.keywords(name, self.feedback, trajectories, by_uid)
+            texts = scoring.call(name, self.feedback, called_with, len(rows), self.timeout_s)
+        except RecipeError as error:
+            raise error.moved("rlvr.reward_functions", f"{FIELD}.feedback") from None
+        if not isinstance(texts, list | tuple) or len(texts) != len(rows):
+            raise RecipeError(
+                f"{FIELD}.feedback",
+                f"{reference} returned no list of {len(rows)} texts",
+                "Return a text or None for each completion.",
+            )
+        if wrong_type := next((text for text in texts if text is not None and not isinstance(text, str)), None):
+            raise RecipeError(
+                f"{FIELD}.feedback",
+                f"{reference} returned {wrong_type!r:.60}",
+                "Return a text or None for each completion.",
+            )
+        return [(text or "").strip() for text in texts]
+
+    def _trajectory(self, row: Row, problem: Problem) -> Trajectory:
+        count = len(row.tokens)
+        return Trajectory(
+            uid=problem.uid, group=0, tokens=row.tokens, logp_old=[0.0] * count, max_tokens=count, stop=Stop.END, version=0,
+            role=[int(Role.PROMPT)] * row.first + [int(Role.POLICY)] * (count - row.first), text=self._text(row),
+        )  # fmt: skip
+
+    def _text(self, row: Row) -> str:
+        return chat.completion_text(self.scorer.tokenizer(), row.tokens[row.first :])
+
+    def _messages(self, row: Row, template: str, field: str, told: str) -> list[Any]:
         *before, last = self.problems[row.problem].prompt
-        text = self.telling.template.replace("{prompt}", str(last["content"])).replace("{solution}", solution)
+        text = template.replace("{prompt}", str(last["content"])).replace(field, told)
         return [*before, last | {"content": text}]
 
 
@@ -116,9 +219,10 @@ class Told(Provider):
     makes=("logp_teacher",),
 )
 class self_teacher(Told):
-    """`logp_teacher`: log-probability of each token under the policy, told a solution; that of the sampler in a row with none to tell.
+    """`logp_teacher`: log-probability of each token under the policy, told a solution or, where there is none, an environment's feedback.
 
-    Distillation of such a row is 0. The released code also has a moving average of the weights as teacher.
+    In a row with nothing to tell it is that of the sampler, and distillation of such a row is 0. The released form is `weights: average`
+    with `feedback`; a verifier that says no more than 0 or 1 leaves the solutions of the group.
     """
 
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:

@@ -157,10 +157,10 @@ def values_of(
     if not rows:
         return []
     called_with = function_keywords.keywords(name, function, rows, problems)
-    return _checked(name, _call(name, function, called_with, len(rows), timeout_s), rows)
+    return _checked(name, call(name, function, called_with, len(rows), timeout_s), rows)
 
 
-def _call(name: str, function: RewardFunction, columns: dict[str, Any], count: int, timeout_s: float | None) -> Any:
+def call(name: str, function: RewardFunction, columns: dict[str, Any], count: int, timeout_s: float | None) -> Any:
     """What the function returns; it runs in a thread of its own, because nothing else can be waited for with a limit."""
     returned: list[Any] = []
     raised: list[BaseException] = []

@@ -110,3 +110,83 @@ def test_what_is_too_long_is_not_told(tmp_path, start, kind):
 def test_a_template_must_say_where_the_solution_stands():
     with pytest.raises(RecipeError, match=r"template has no \{solution\}"):
         bind("rlvr.providers", {"kind": "self_teacher", "template": "{prompt}"})
+
+
+def weights_of(model):
+    return torch.cat([weight.detach().flatten().clone() for weight in model.parameters()])
+
+
+def test_the_average_follows_the_policy_and_teaches(tmp_path, start):
+    """After a step it is (1 - rate) start + rate policy; what a commit holds gives it back; it scores by these weights."""
+    provider = f"{{kind: self_teacher, weights: average, rate: 0.25, {SHORT}}}"
+    made, batch = packed(tmp_path, start, "sdpo", provider, "rlvr.optimizer.learning_rate=0.05")
+    teacher = made.learner.providers["self_teacher"]
+    before = weights_of(made.learner.model)
+    made.make_step(0)
+    after = weights_of(made.learner.model)
+    assert (after - before).abs().max() > 1e-3
+    torch.testing.assert_close(weights_of(teacher.average), 0.75 * before + 0.25 * after)
+    assert all(
+        weight is not own
+        for weight, own in zip(teacher.average.parameters(), made.learner.model.parameters(), strict=True)
+    )
+    state = {name: value.clone() for name, value in teacher.state_dict().items()}
+    with torch.no_grad():
+        for weight in teacher.average.parameters():
+            weight.zero_()
+    teacher.load_state_dict(state)
+    torch.testing.assert_close(weights_of(teacher.average), 0.75 * before + 0.25 * after)
+    made.learner.fill(batch.token, vars(batch))
+    good = {int(g): n for n, g in reversed(list(enumerate(batch.group.tolist()))) if batch.raw_reward[n] == 1}
+    row = next(n for n, g in enumerate(batch.group.tolist()) if good.get(g, n) != n)
+    of_all, completion, places = told_by_hand(
+        made, batch, row, text_of(made, batch, good[int(batch.group[row])]), teacher.average
+    )
+    expected = of_all.gather(-1, torch.tensor(completion)[:, None]).squeeze(1)
+    torch.testing.assert_close(batch.logp_teacher[row, places], expected, atol=2e-5, rtol=0)
+
+
+FEEDBACK = """
+def amiss(completions, answer):
+    return [f"not {c[0]['content'][:2]}" if len(c[0]["content"]) % 2 else None for c in completions]
+
+def number(completions):
+    return [1.0 for _ in completions]
+
+def raises(completions):
+    raise ValueError("no tests")
+"""
+
+
+def test_feedback_is_told_where_no_answer_was_correct(tmp_path, start, monkeypatch):
+    (tmp_path / "told.py").write_text(FEEDBACK)
+    monkeypatch.syspath_prepend(tmp_path)
+    of = "feedback_template: '{prompt} {feedback}'"
+    made, batch = packed(tmp_path, start, "sdpo", f"{{kind: self_teacher, {SHORT}, {of}, feedback: 'told:amiss'}}")
+    groups, correct = batch.group.tolist(), (batch.raw_reward == 1).tolist()
+    counts = {"feedback": 0, "nothing": 0}
+    for row, group in enumerate(groups):
+        if any(g == group and correct[n] and n != row for n, g in enumerate(groups)):
+            continue
+        text = text_of(made, batch, row)
+        if len(text) % 2 == 0:
+            counts["nothing"] += 1
+            assert torch.equal(batch.logp_teacher[row], batch.logp_old[row])
+            continue
+        counts["feedback"] += 1
+        of_all, completion, places = told_by_hand(made, batch, row, f"not {text[:2]}", made.learner.model)
+        expected = of_all.gather(-1, torch.tensor(completion)[:, None]).squeeze(1)
+        torch.testing.assert_close(batch.logp_teacher[row, places], expected, atol=2e-5, rtol=0)
+    assert min(counts.values()) > 0
+    teacher = made.learner.providers["self_teacher"]
+    for name, reason in (("number", "returned 1.0"), ("raises", "raised ValueError: no tests")):
+        teacher.feedback = getattr(__import__("told"), name)
+        with pytest.raises(RecipeError, match=f"rlvr.providers.feedback: .*{reason}"):
+            made.learner.fill(batch.token, vars(batch))
+
+
+def test_a_feedback_function_is_there_when_the_recipe_is_read():
+    with pytest.raises(RecipeError, match="nowhere"):
+        bind("rlvr.providers", {"kind": "self_teacher", "feedback": "./nowhere.py:told"})
+    with pytest.raises(RecipeError, match=r"feedback_template has no \{feedback\}"):
+        bind("rlvr.providers", {"kind": "self_teacher", "feedback_template": "{prompt}"})
