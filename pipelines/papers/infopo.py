@@ -45,14 +45,14 @@ COLUMNS = {
 @method(
     paper="2603.00656",
     title="InfoPO: information gain of a turn's feedback, by hiding it",
-    checked="reconstructed (from the method's description; the repository could not be read)",
+    checked="official code (read; it overwrites what the template puts around the feedback, too)",
     makes=("feedback_gain",),
 )
 class feedback_gain(Provider):
     """Mean over the next turn's tokens of log pi(token | history) - log pi(token | history with this turn's feedback hidden).
 
-    The feedback is the text between two turns, without what the chat template puts around it. It is replaced by `placeholder`, repeated or
-    cut to the same number of tokens, so that no position changes.
+    The feedback is the text between two turns, without what the chat template puts around it. It is replaced by `placeholder`, cut to the
+    same number of tokens or with its last token repeated, so that no position changes.
     """
 
     asks_policy = True
@@ -99,14 +99,14 @@ def _hidden(row: Row, number: int, wrapped: list[list[int]], neutral: list[int])
     front = max(common_length([feedback, reply]) for reply in wrapped)
     back = min(len(feedback) - front, max(common_length([feedback[::-1], reply[::-1]]) for reply in wrapped))
     size = len(feedback) - front - back
-    filler = (neutral * (size // len(neutral) + 1))[:size]
+    filler = [*neutral, *neutral[-1:] * size][:size]
     return [*row.tokens[: start + front], *filler, *row.tokens[end - back : end]]
 
 
 @method(
     paper="2603.00656",
     title="Information-Driven Policy Optimization for User-Centric Agents (InfoPO)",
-    checked="reconstructed (the formulas, read at second hand; the standardisation is over a group's tokens)",
+    checked="official code, 3 cases (whole preset)",
     couples="group",
     provenance=("policy",),
 )
