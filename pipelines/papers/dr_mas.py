@@ -35,7 +35,8 @@ def dr_mas(
 
     Players whose rewards differ in size (who moves first wins more, a solver scores less than its checker) share no baseline, so that
     none of them trains on the difference between the players. `scale: false` does not divide. Take it for games and teams of several
-    players who share one policy; `mars` also compares the turns of each. The released code keeps the raw reward of a player with one row in
+    players who share one policy; `mars` also compares the turns of each. Games of `multi_turn` have a group for each seat, where it is
+    `grpo`; a rollout that puts a team into one group needs it. The released code keeps the raw reward of a player with one row in
     its group; here it is 0.
 
     >>> import torch

@@ -7,6 +7,7 @@ import re
 
 import pytest
 import scripted
+import torch
 import toys
 import yaml
 
@@ -17,6 +18,7 @@ from pipelines.data.records import Role, Stop, Trajectory
 from pipelines.papers.spiral import kuhn_poker, tic_tac_toe
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
+from pipelines.rlvr.algorithm import assign_credit
 
 
 def played(row, script, *, rollouts=1, group=0, kind="multi_turn", max_tokens=8, **rollout):
@@ -198,6 +200,30 @@ def test_a_run_broken_off_and_started_again_ends_in_the_same_bytes(tmp_path, sta
     assert {"reward/player_0", "reward/player_1"} <= {name for _, values in whole[1] for name in values}
     logged = (tmp_path / "whole/work/out/report/rollouts.jsonl").read_text()
     assert '"player": 1' in logged and "You are O" in logged
+
+
+def test_dr_mas_compares_each_player_with_itself_alone(tmp_path, start):
+    """Whatever the seats earn; the whole preset trains both."""
+    made = toys.trainer(
+        tmp_path, start, games(tmp_path), "presets=[dr_mas]", "rlvr.rollout.max_turns=5", "rlvr.steps=2"
+    )
+    rows, _ = made.collect(0)
+    columns = assign_credit(made.update, made.collector.pack(rows, 0, 0))
+    told = columns["scored"] & columns["mask"].any(1)
+    advantage = (columns["advantage"] * columns["mask"]).sum(1) / columns["mask"].sum(1).clamp(min=1)
+    seats = torch.stack([columns["group"], columns["player"]], 1)[told].unique(dim=0)
+    assert {0, 1} == set(seats[:, 1].tolist())
+    for group, player in seats.tolist():
+        own = advantage[told & (columns["group"] == group) & (columns["player"] == player)]
+        assert own.mean() == pytest.approx(0, abs=1e-5) and (
+            len(own) == 1 or own.std() == pytest.approx(1, abs=1e-3) or not own.any()
+        )
+    assert advantage.any(), "some seat has won and lost"
+    before = [weight.detach().clone() for weight in made.learner.model.parameters()]
+    made.run()
+    assert any(not old.equal(new) for old, new in zip(before, made.learner.model.parameters(), strict=True))
+    metrics = {name for _, values in toys.history(tmp_path / "work") for name in values}
+    assert {"reward/player_0", "reward/player_1"} <= metrics
 
 
 def refused(path, *overrides):
