@@ -40,6 +40,7 @@ PARTS: dict[str, dict[str, str]] = {
     "rlvr.advantage": {
         "a_grae": "pipelines.papers.a_grae:a_grae",
         "a_star": "pipelines.papers.a_star_po:a_star",
+        "absolute_zero": "pipelines.papers.absolute_zero:absolute_zero_advantage",
         "adhint": "pipelines.papers.adhint:adhint_advantage",
         "archer": "pipelines.papers.archer:archer_advantage",
         "awr": "pipelines.papers.awr:awr",
@@ -238,6 +239,7 @@ PARTS: dict[str, dict[str, str]] = {
         "viper": "pipelines.papers.viper:viper",
     },
     "rlvr.rollout": {
+        "absolute_zero": "pipelines.papers.absolute_zero:absolute_zero",
         "adhint": "pipelines.papers.adhint:adhint",
         "arpo": "pipelines.papers.arpo:arpo",
         "chain": "pipelines.papers.spo:chain",

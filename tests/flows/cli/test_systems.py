@@ -27,7 +27,7 @@ GENERAL = {
     "high_entropy", "skywork_or1", "kl_cov", "ce_gppo", "dro", "gfpo",
     "clip_cov", "asymmetric_is", "bapo", "gvpo", "delightful", "remax", "otb", "vapo", "a_star_po",
     "luffy", "ttrl", "intuitor", "rent", "rlpr", "verifree", "online_dpo", "dr_mas", "flowrl", "minillm", "reinforce_ada", "nash_md",
-    "xpo",
+    "xpo", "absolute_zero",
 }  # fmt: skip
 """Presets of papers that stand in none of the lists."""
 OTHERS = {"on_policy_distillation", "gkd", "sdpo", "sdft", "tree_grpo", "prime"}

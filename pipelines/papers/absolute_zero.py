@@ -1,0 +1,459 @@
+"""Absolute Zero: Reinforced Self-play Reasoning with Zero Data.
+
+arXiv 2505.03335. Presets: absolute_zero. Parts: absolute_zero (rollout), absolute_zero (advantage).
+
+The policy proposes tasks on programs, the sandbox says what is true of them, and the policy solves them.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
+
+import torch
+from pydantic import Field
+
+from pipelines.contract.catalogue import method
+from pipelines.contract.columns import Column, PerRow, PerToken, Phase
+from pipelines.contract.method import Rollout
+from pipelines.data import chat
+from pipelines.data.records import Stop, Trajectory, by_group
+from pipelines.papers.common.groups import Groups
+from pipelines.rlvr.common.answers import answers
+from pipelines.rlvr.ops import standardised
+from pipelines.sandbox import pool
+from pipelines.sandbox.compare import equal
+from pipelines.sandbox.inside import wire
+from pipelines.sandbox.worker import Limits, Worker
+
+if TYPE_CHECKING:
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest
+    from pipelines.data.records import Message
+
+PAPER, TITLE = "2505.03335", "Absolute Zero: Reinforced Self-play Reasoning with Zero Data"
+Kind = Literal["deduction", "abduction", "induction"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+SEED = ("def f(x):\n    return x", "'Hello world'")
+"""The program and the input that the search starts from."""
+LONGEST = 2000
+"""Characters of an input or an output: a longer one is no task."""
+BUDGET_S = 600.0
+"""Wall time for the programs of a draw."""
+PROGRAM = (
+    "Write a new Python function `f` and one input for it. {aim} The function must be deterministic, return a value, and use no random "
+    "numbers, files, network or clock. It should be unlike these:\n\n{references}\n\nGive the program between ```python and ```, and the "
+    "arguments, as Python literals, between ```input and ```."
+)
+AIMS = {
+    "deduction": "Somebody will see the function and the input and has to work out what it returns, which should take several steps.",
+    "abduction": "Somebody will see the function and what it returns and has to find an input for it, which should take several steps.",
+}
+INPUTS = (
+    "```python\n{program}\n```\n\nWrite {count} inputs of this function that show what it does, and a message. Somebody will see half "
+    "of the inputs with what the function returns, and the message, and has to write the function; it is tried on the others. The "
+    "message must not contain the program. Give the arguments of each input, as Python literals, between ```input and ```, and the "
+    "message between ```message and ```."
+)
+ASKED = {
+    "deduction": "```python\n{program}\n```\n\nWhat does `f({input})` return? Give it as a Python literal between ```output and ```.",
+    "abduction": (
+        "```python\n{program}\n```\n\nFind an input for which `f` returns\n\n{output}\n\nGive the arguments, as Python literals, between "
+        "```input and ```."
+    ),
+    "induction": (
+        "{message}\n\n{examples}\n\nWrite the Python function `f` that gives these outputs; it is tried on other inputs. Give it between "
+        "```python and ```."
+    ),
+}
+COLUMNS = {
+    "task_role": Column(
+        "B", "int64", Phase.FILTER, "the rollout absolute_zero",
+        "Kind of the row's task, twice, plus 1 where the row solves it and 0 where it proposes one.",
+        row=lambda t: t.extras.get("task_role", 0), part=True, hint="Propose tasks: rollout: absolute_zero.",
+    ),
+}  # fmt: skip
+
+Count = Annotated[int, Field(ge=1, le=1000)]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task that the sandbox has checked."""
+
+    kind: Kind
+    program: str
+    inputs: tuple[str, ...]
+    """Arguments as text."""
+    outputs: tuple[str, ...]
+    """What the program returns for each, as text."""
+    values: tuple[Any, ...]
+    """The same as data of the sandbox's wire, made here from the text."""
+    message: str = ""
+
+    def question(self) -> str:
+        """What a solver is asked; of an induction half of the inputs are shown."""
+        shown = range(len(self.inputs) // 2)
+        examples = "\n".join(f"f({self.inputs[i]}) = {self.outputs[i]}" for i in shown)
+        places = {
+            "program": self.program,
+            "input": self.inputs[0],
+            "output": self.outputs[0],
+            "message": self.message,
+            "examples": examples,
+        }
+        return _filled(ASKED[self.kind], **places)
+
+    def hidden(self) -> tuple[list[str], list[Any]]:
+        """Inputs and values that an induction's answer is tried on."""
+        half = len(self.inputs) // 2
+        return list(self.inputs[half:]), list(self.values[half:])
+
+
+@dataclass
+class Proposal:
+    """A proposing row, what it was asked, and what came of it."""
+
+    row: Trajectory
+    kind: Kind
+    shown: str
+    """The program that an induction is about."""
+    task: Task | None = None
+    judged: bool = True
+    """Whether the sandbox could say what it is."""
+    solutions: list[Trajectory] = field(default_factory=list)
+
+
+@method(
+    paper=PAPER,
+    title=f"{TITLE}: its rollouts",
+    checked="official code (read; the prompts' wording is ours, the answers that tell a task's difficulty are trained on)",
+    requires=(("prompting", "plain"), ("reward", "verifier")),
+    makes=("task_role",),
+    scores_rows=True,
+    sets_group_size=True,
+)
+class absolute_zero(Rollout):
+    """Two sorts of rows: tasks that the policy proposes, and its answers to those that hold.
+
+    The prompts of a step take turns in `kinds`. A deduction is a program f and an input, and asks for the output; an abduction gives the
+    output and asks for an input; an induction shows half of `inputs` inputs of a known program with their outputs and a message, and asks
+    for a program that agrees on the others. Proposers see `references` programs of the buffer, an induction's one of them. A task holds
+    where every input is made of Python literals and the program returns the same literal for it each time that it is called. Programs run
+    in the sandbox alone, which has no files, network or clock to ask. One that holds joins the buffer once the draw is scored.
+
+    Every task that holds gets `solutions` answers. Rewards, as released, with p the share of correct answers:
+
+        proposer   1 - p where 0 < p < 1, -0.5 where p is 0 or 1, -1 where the task does not hold
+        solver     1 where correct, -0.5 where not, -1 where the answer is not between its marks
+
+    Records are not read but for their place in the step: a split of one record will do. Use `filter: all_rows` and
+    `advantage: absolute_zero`. Left out: composite programs, tasks about errors, the rewards for complexity and diversity, and solving
+    tasks of earlier steps. The program buffer is in every commit.
+
+    Take it where there are no problems at all and the policy writes programs already; with problems at hand `svs` makes variants of them.
+    Components: `proposed` (rewards of proposers), `solved` (1 or 0). Metrics: `programs`, `held` (share of proposals).
+    """
+
+    def __init__(
+        self,
+        *,
+        kinds: Annotated[list[Kind], Field(min_length=1, max_length=3)] = list(KINDS),  # noqa: B006
+        references: Annotated[int, Field(ge=0, le=100)] = 6,
+        inputs: Annotated[int, Field(ge=2, le=100)] = 10,
+        solutions: Count = 8,
+        capacity: Annotated[int, Field(ge=1, le=1_000_000)] = 16_384,
+        cpu_s: Annotated[int, Field(ge=1, le=60)] = 3,
+    ) -> None:
+        self.kinds, self.references, self.inputs, self.solutions = kinds, references, inputs, solutions
+        self.capacity, self.limits = capacity, Limits(cpu_s=cpu_s)
+        self.programs: dict[str, str] = dict([SEED])
+        """Program → an input of it, in the order in which they came."""
+        self.held: list[bool] = []
+
+    def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
+        """Proposals, then answers to those that hold; all scored."""
+        groups = Groups(requests, context)
+        proposals = self._proposals(requests, context)
+        self._judge(proposals)
+        holding = [proposal for proposal in proposals if proposal.task is not None]
+        solving: list[tuple[RolloutRequest, list[Message]]] = []
+        for proposal in holding:
+            assert proposal.task is not None
+            request = replace(groups.origin(proposal.row), group=groups.next(proposal.row), rollouts=self.solutions)
+            solving.append((request, [{"role": "user", "content": proposal.task.question()}]))
+        solutions = _answers(solving, context)
+        of_group = by_group(solutions)
+        for proposal, (request, _) in zip(holding, solving, strict=True):
+            proposal.solutions = of_group.get(request.group, [])
+        self._grade(holding)
+        for proposal in proposals:
+            _pay(proposal)
+        return [proposal.row for proposal in proposals] + solutions
+
+    def on_rollouts(self, rows: list[Trajectory]) -> list[Trajectory]:
+        """Keep the programs of tasks that hold, the newest ones, on every process alike."""
+        for row in rows:
+            if "holds" in row.extras:
+                self.held.append(bool(row.extras["holds"]))
+            if row.extras.get("holds"):
+                program, inputs = row.extras["holds"]
+                self.programs.setdefault(program, inputs)
+        while len(self.programs) > self.capacity:
+            del self.programs[next(iter(self.programs))]
+        return rows
+
+    def metrics(self) -> dict[str, float]:
+        """Programs of the buffer, and the share of the step's proposals that held."""
+        held, self.held = self.held, []
+        return {"programs": float(len(self.programs))} | ({"held": sum(held) / len(held)} if held else {})
+
+    def state_dict(self) -> dict[str, Any]:
+        """The buffer."""
+        return {"programs": list(self.programs.items())}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        self.programs = dict(state["programs"])
+
+    def _proposals(self, requests: Sequence[RolloutRequest], context: RolloutContext) -> list[Proposal]:
+        """The rows that propose tasks."""
+        kinds: dict[int, tuple[Kind, str]] = {}
+        asked = []
+        for request in requests:
+            draw = random.Random(context.streams.integer(request.group))
+            kind = self.kinds[request.group % len(self.kinds)]
+            known = list(self.programs.items())
+            shown = draw.sample(known, min(len(known), 1 if kind == "induction" else self.references))
+            if kind == "induction":
+                text = _filled(INPUTS, program=shown[0][0], count=str(self.inputs))
+            else:
+                references = "\n\n".join(
+                    f"```python\n{program}\n```\n```input\n{inputs}\n```" for program, inputs in shown
+                )
+                text = _filled(PROGRAM, aim=AIMS[kind], references=references)
+            kinds[request.group] = (kind, shown[0][0] if kind == "induction" else "")
+            asked.append((request, [{"role": "user", "content": text}]))
+        rows = _answers(asked, context)
+        return [Proposal(row, *kinds[row.group]) for row in rows]
+
+    def _judge(self, proposals: Sequence[Proposal]) -> None:
+        """Say which proposals hold."""
+        read: list[tuple[Proposal, str, list[str]]] = []
+        for proposal in proposals:
+            inputs = _blocks(proposal.row.text, "input")
+            programs = [proposal.shown] if proposal.kind == "induction" else _blocks(proposal.row.text, "python")[-1:]
+            wanted = self.inputs if proposal.kind == "induction" else 1
+            if programs and len(inputs) == wanted and all(arguments(text) is not None for text in inputs):
+                read.append((proposal, programs[0], inputs))
+        outputs_of = self._ran(
+            [partial(_returned, program=program, inputs=inputs, limits=self.limits) for _, program, inputs in read]
+        )
+        for (proposal, program, inputs), outputs in zip(read, outputs_of, strict=True):
+            proposal.judged = outputs is not Unknown
+            if outputs is Unknown or outputs is None:
+                continue
+            messages = _blocks(proposal.row.text, "message")
+            values = tuple(wire.encode(_literal(text)) for text in outputs)
+            proposal.task = Task(
+                proposal.kind, program, tuple(inputs), tuple(outputs), values, messages[-1] if messages else ""
+            )
+
+    def _grade(self, proposals: Sequence[Proposal]) -> None:
+        """Score the answers to tasks."""
+        trials: list[tuple[Trajectory, Callable[[Worker], bool]]] = []
+        for proposal in proposals:
+            task = proposal.task
+            assert task is not None
+            for row in proposal.solutions:
+                row.extras = {"task_role": 2 * KINDS.index(task.kind) + 1}
+                if row.stop == Stop.ERROR:
+                    continue
+                mark = {"deduction": "output", "abduction": "input", "induction": "python"}[task.kind]
+                answer = next(iter(_blocks(row.text, mark)[::-1]), None)
+                if answer is None:
+                    _mark(row, -1.0, "unparsable")
+                elif task.kind == "deduction":
+                    value = _literal(answer)
+                    matches = value is not Unknown and equal(task.values[0], wire.encode(value))
+                    _mark(row, 1.0 if matches else -0.5, "correct" if matches else "incorrect")
+                elif task.kind == "abduction" and arguments(answer) is None:
+                    _mark(row, -0.5, "incorrect")
+                else:
+                    program = answer if task.kind == "induction" else task.program
+                    inputs, values = task.hidden() if task.kind == "induction" else ([answer], list(task.values))
+                    trials.append(
+                        (row, partial(_agrees, program=program, inputs=inputs, values=values, limits=self.limits))
+                    )
+        for (row, _), agrees in zip(trials, self._ran([trial for _, trial in trials]), strict=True):
+            if agrees is Unknown:
+                row.status = "verifier_failed"
+            else:
+                _mark(row, 1.0 if agrees else -0.5, "correct" if agrees else "incorrect")
+
+    def _ran(self, jobs: Sequence[Callable[[Worker], Any]]) -> list[Any]:
+        """What each job returns; `Unknown` where the sandbox could not say."""
+        results = pool.shared().run(jobs, BUDGET_S)
+        lost = (pool.Late, pool.Unfinished)
+        return [Unknown if result in lost or isinstance(result, pool.Failed) else result for result in results]
+
+
+class Unknown:
+    """In the place of a result that there is none of."""
+
+
+def _pay(proposal: Proposal) -> None:
+    """Score a proposal by the answers to its task."""
+    row, task = proposal.row, proposal.task
+    row.extras = {"task_role": 2 * KINDS.index(proposal.kind)}
+    if row.stop == Stop.ERROR:
+        return
+    if not proposal.judged:
+        row.status = "verifier_failed"
+        return
+    row.extras["holds"] = [] if task is None else [task.program, task.inputs[0]]
+    if task is None:
+        _mark(row, -1.0, "unparsable", "proposed")
+        return
+    known = [bool(each.correct) for each in proposal.solutions if each.score is not None]
+    if not known:
+        row.status = "verifier_failed"
+        return
+    value = learnability(sum(known) / len(known))
+    _mark(row, value, "correct" if value > 0 else "incorrect", "proposed")
+
+
+def learnability(rate: float) -> float:
+    """What a task pays whose answers are correct at a rate: 1 - rate, and -0.5 where all or none are.
+
+    >>> [learnability(rate) for rate in (0.0, 0.25, 1.0)]
+    [-0.5, 0.75, -0.5]
+    """
+    return 1 - rate if 0 < rate < 1 else -0.5
+
+
+def _mark(row: Trajectory, score: float, status: str, component: str = "solved") -> None:
+    row.score, row.correct, row.status = score, status == "correct", status
+    row.components = {component: score if component == "proposed" else float(status == "correct")}
+
+
+def _answers(asked: Sequence[tuple[RolloutRequest, list[Message]]], context: RolloutContext) -> list[Trajectory]:
+    """Answers to prompts that are no problem's own, each with its prompt for logs."""
+    prompts = context.render([messages for _, messages in asked]) if asked else []
+    requests = [replace(request, prompt=prompt) for (request, _), prompt in zip(asked, prompts, strict=True)]
+    rows = answers(requests, context) if requests else []
+    conversations = {request.group: messages for request, messages in asked}
+    for row in rows:
+        row.prompt = conversations[row.group]
+    return rows
+
+
+def _filled(template: str, **places: str) -> str:
+    """A template with texts in the place of {names}; braces of the texts stay what they are."""
+    return re.sub(r"\{(\w+)\}", lambda match: places.get(match[1], match[0]), template)
+
+
+def _blocks(text: str, name: str) -> list[str]:
+    """What stands between the marks of a name, after any reasoning.
+
+    >>> _blocks("<think>```input\\n0\\n```</think> so ```input\\n1, 'a'\\n``` and ```input\\n2```", "input")
+    ["1, 'a'", '2']
+    """
+    inside = re.findall(rf"```{name}[ \t]*\n(.*?)```", chat.after_thinking(text), re.DOTALL)
+    return [block.strip() for block in inside if block.strip()]
+
+
+def arguments(text: str) -> list[Any] | None:
+    """The arguments of a call as values; None where they are anything but literals in their places.
+
+    >>> arguments("1, ['a', (2.5, None)]"), arguments("x"), arguments("1) or f(2"), arguments("a=1")
+    ([1, ['a', (2.5, None)]], None, None, None)
+    """
+    value = _literal(f"({text}\n,)")
+    return list(value) if isinstance(value, tuple) else None
+
+
+def _literal(text: str) -> Any:
+    """The value of a Python literal, `Unknown` where the text is none."""
+    if len(text) > LONGEST:
+        return Unknown
+    try:
+        value = ast.literal_eval(text.strip())
+        wire.encode(value)
+    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+        return Unknown
+    return value
+
+
+def _call(text: str, name: str) -> dict[str, Any]:
+    return {"name": name, "args": [wire.encode(value) for value in arguments(text) or []], "kwargs": {}}
+
+
+TEXT = "\n\ndef text_of_f_(*inputs):\n    return repr(f(*inputs))\n"
+"""Behind a program: what it returns as text."""
+
+
+def _returned(worker: Worker, *, program: str, inputs: Sequence[str], limits: Limits) -> list[str] | None:
+    """What a program returns for each input, as text of a literal; None where it does not, or not twice the same."""
+    texts: list[str] = []
+    with worker.run({"mode": "functions", "source": program + TEXT}, limits) as running:
+        if "ready" not in running.ask(None):
+            return None
+        for text in inputs:
+            replies = [running.ask(_call(text, "f")) for _ in range(2)]
+            shown = running.ask(_call(text, "text_of_f_")).get("value")
+            expected = _literal(shown) if isinstance(shown, str) else Unknown
+            if expected is Unknown or not all("value" in reply for reply in replies):
+                return None
+            if not all(equal(wire.encode(expected), reply["value"]) for reply in replies):
+                return None
+            texts.append(str(shown))
+    return texts
+
+
+def _agrees(worker: Worker, *, program: str, inputs: Sequence[str], values: Sequence[Any], limits: Limits) -> bool:
+    """Whether a program returns the expected value for every input."""
+    with worker.run({"mode": "functions", "source": program}, limits) as running:
+        if "ready" not in running.ask(None):
+            return False
+        for text, expected in zip(inputs, values, strict=True):
+            reply = running.ask(_call(text, "f"))
+            if "value" not in reply or not equal(expected, reply["value"]):
+                return False
+    return True
+
+
+@method(
+    paper=PAPER,
+    title=f"{TITLE}: a baseline for each task and role (TRR++)",
+    checked="third-party code (verl, called as the official trainer does), 3 cases",
+    crosses_groups="a role is compared over the batch",
+    group_of_one="is compared with the rows of its role",
+    reduces_to="with one role it is reinforce_pp",
+)
+def absolute_zero_advantage(
+    reward: PerRow,
+    task_role: PerRow,
+    mask: PerToken,
+    scored: PerRow,
+    *,
+    eps: Annotated[float, Field(gt=0)] = 1e-8,
+) -> PerToken:
+    """(r - mean) / (deviation + eps) over the tokens of all rows of the same kind of task and the same role; ddof 1.
+
+    Proposers and solvers, and the three kinds of task, are paid at different levels: one baseline for all would train on the difference
+    between them. Long rows count as often as they have tokens.
+
+    >>> import torch
+    >>> r, role, one = torch.tensor([1.0, -1.0, 3.0, 3.0]), torch.tensor([0, 0, 1, 1]), torch.ones(4, 1).bool()
+    >>> [round(v, 6) for v in absolute_zero_advantage(r, role, one, one[:, 0]).flatten().tolist()]
+    [0.707107, -0.707107, 0.0, 0.0]
+    """
+    trained = mask & scored[:, None]
+    per_token, roles = (each[:, None].expand_as(mask).flatten() for each in (reward, task_role))
+    value = standardised(per_token, roles, trained.flatten(), eps=eps).view(mask.shape)
+    return torch.where(trained, value, torch.zeros_like(value)).float()

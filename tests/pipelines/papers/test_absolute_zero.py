@@ -1,0 +1,162 @@
+"""Absolute Zero: which proposals hold, what the sandbox says of answers, and what both are paid."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import toys
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted import context, request
+
+from pipelines.contract.catalogue import bind
+from pipelines.papers import absolute_zero as paper
+from pipelines.rlvr.pack import pack
+from pipelines.sandbox import pool
+from pipelines.sandbox.worker import Limits
+
+DOUBLE = "```python\ndef f(x):\n    return [x, x * 2]\n```\n```input\n{0}\n```"
+
+
+def rollouts(script, count=1, **settings):
+    part = bind("rlvr.rollout", {"kind": "absolute_zero", **settings}).fn
+    asked = [request(name, count, group=place) for place, name in enumerate("ab")]
+    return part, part.run(asked, context(script, max_tokens=200))
+
+
+def test_a_deduction_by_hand():
+    """A proposal that half of the answers solve, and one without an input; the program of the first joins the buffer."""
+
+    def script(prefix, number):
+        if "What does" in prefix:
+            return ["```output\n[3, 6]\n```", "```output\n[3, 5]\n```", "it is [3, 6]", "```output\n[3,6.0]\n```"][
+                number
+            ]
+        return DOUBLE.format("3") if number == 0 else "```python\ndef f(x):\n    return x\n```"
+
+    part, rows = rollouts(script, kinds=["deduction"], solutions=4)
+    assert [row.score for row in rows] == [0.5, -1.0, 1.0, -0.5, -1.0, 1.0]
+    assert [row.status for row in rows] == ["correct", "unparsable", "correct", "incorrect", "unparsable", "correct"]
+    assert [row.group for row in rows] == [0, 1, 2, 2, 2, 2] and "f(3)" in rows[2].prompt[0]["content"]
+    assert pack(rows, step=0, total_steps=1)["task_role"].tolist() == [0, 0, 1, 1, 1, 1]
+    assert "def f(x):\n    return x" in rows[0].prompt[0]["content"], "it was shown the seed"
+    assert (
+        part.on_rollouts(rows) == rows
+        and part.metrics() == {"programs": 2.0, "held": 0.5}
+        and part.metrics() == {"programs": 2.0}
+    )
+    again = bind("rlvr.rollout", "absolute_zero").fn
+    again.load_state_dict(part.state_dict())
+    assert again.programs == part.programs == dict([paper.SEED, ("def f(x):\n    return [x, x * 2]", "3")])
+
+
+def test_an_abduction_takes_any_input_that_gives_the_output():
+    def script(prefix, number):
+        if "Find an input" in prefix:
+            return ["```input\n-2\n```", "```input\n2\n```", "```input\n3\n```", "```input\n0) or abs(4\n```"][number]
+        return "```python\ndef f(x):\n    return x * x\n```\n```input\n2\n```" if number == 0 else "none"
+
+    _, rows = rollouts(script, kinds=["abduction"], solutions=4)
+    assert [row.score for row in rows[2:]] == [1.0, 1.0, -0.5, -0.5] and rows[0].score == 0.5
+    assert "returns\n\n4\n" in rows[2].prompt[0]["content"] and "```input\n2" not in rows[2].prompt[0]["content"]
+
+
+def test_an_induction_is_tried_on_the_inputs_that_were_not_shown():
+    def script(prefix, number):
+        if "gives these outputs" in prefix:
+            body = ["x", "1 if x == 1 else 2"][number % 2]  # the second is right on what it was shown
+            return f"```python\ndef f(x):\n    return {body}\n```"
+        return "".join(f"```input\n{i}\n```" for i in range(1, 5)) + "```message\nthe same {input}\n```"
+
+    _, rows = rollouts(script, kinds=["induction"], inputs=4, solutions=2)
+    assert [row.score for row in rows] == [0.5, 0.5, 1.0, -0.5, 1.0, -0.5]
+    shown = rows[2].prompt[0]["content"]
+    assert "f(1) = 1\nf(2) = 2" in shown and "f(3)" not in shown and shown.startswith("the same {input}")
+    assert pack(rows, step=0, total_steps=1)["task_role"].tolist() == [4, 4, 5, 5, 5, 5]
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        "import random\ndef f(x):\n    return random.random()",
+        "n = 0\ndef f(x):\n    global n\n    n += 1\n    return n",
+        "def f(x):\n    return object()",
+        "def f(x):\n    return 1 / 0",
+        "def f(x):\n    return open('/etc/passwd').read()",
+        "def f(x:\n    return 1",
+        "def g(x):\n    return 1",
+    ],
+    ids=["random", "counter", "no_literal", "raises", "file", "unreadable", "other_name"],
+)
+def test_programs_that_are_no_task(program):
+    [texts] = pool.shared().run(
+        [lambda worker: paper._returned(worker, program=program, inputs=["1"], limits=Limits(cpu_s=1))], 60
+    )
+    assert texts is None
+
+
+literals = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**6), 10**6)
+    | st.text(max_size=5)
+    | st.floats(allow_nan=False, allow_infinity=False),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.tuples(inner, inner) | st.dictionaries(st.text(max_size=3), inner, max_size=2)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.lists(literals, min_size=1, max_size=3))
+def test_literals_come_back_as_they_were(values):
+    assert paper.arguments(", ".join(map(repr, values))) == values
+
+
+@given(st.floats(0, 1))
+def test_a_task_pays_most_where_it_is_hardest_to_solve_and_solved(rate):
+    value = paper.learnability(rate)
+    assert value == -0.5 if rate in (0, 1) else 0 <= value == 1 - rate <= 1
+
+
+def test_a_role_is_compared_with_itself_alone():
+    part = bind("rlvr.advantage", "absolute_zero")
+    draw = torch.Generator().manual_seed(0)
+    reward, role = torch.rand(9, generator=draw), torch.arange(9) % 3
+    mask = torch.arange(4) < torch.randint(1, 5, (9, 1), generator=draw)
+    columns = {"reward": reward, "task_role": role, "mask": mask, "scored": torch.ones(9).bool()}
+    before, after = part(columns), part(columns | {"reward": reward * (1 + role) + role})
+    torch.testing.assert_close(before, after, atol=1e-5, rtol=0)
+    for own in range(3):
+        assert float(before[role == own][mask[role == own]].mean()) == pytest.approx(0, abs=1e-6)
+
+
+def test_it_trains_through_the_loop(tmp_path, start, monkeypatch):
+    """The toy reads 64 characters and writes no programs: what it writes is taken for the input of one."""
+    monkeypatch.setattr(paper, "PROGRAM", "palindrome abc")
+    monkeypatch.setitem(paper.ASKED, "deduction", "palindrome {input}")
+    blocks = {"python": ["def f(y):\n    return y"], "input": ["'ab'"], "output": []}
+
+    def read(text, name):
+        return blocks.get(name, []) if name != "output" else ["'ab'" if len(text) % 2 else "0"]
+
+    monkeypatch.setattr(paper, "_blocks", read)
+    settings = [
+        "presets=[absolute_zero]",
+        "rlvr.group_size=1",
+        "rlvr.steps=2",
+        "rlvr.rollout.kinds=[deduction]",
+        "rlvr.rollout.solutions=4",
+    ]
+    made = toys.trainer(tmp_path, start, toys.recipe(tmp_path), *settings)
+    before = torch.cat([weight.detach().flatten().clone() for weight in made.learner.model.parameters()])
+    assert made.run()["steps"] == 2
+    after = torch.cat([weight.detach().flatten() for weight in made.learner.model.parameters()])
+    assert torch.isfinite(after).all() and not torch.equal(before, after)
+    seen = {name: value for _, values in toys.history(tmp_path / "work") for name, value in values.items()}
+    assert (
+        seen["method/absolute_zero/held"] == 1.0
+        and seen["method/absolute_zero/programs"] == 2.0
+        and seen["rollout/rows"] == 20
+    )
+    assert {"reward_component/proposed", "reward_component/solved"} <= seen.keys() and seen["mismatch/max"] < 1e-4
