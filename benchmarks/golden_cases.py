@@ -446,6 +446,16 @@ def arpo(case: Case, dtype: torch.dtype) -> dict[str, Any]:
     return out | {"probability": strategy.chance(out["entropy_now"], out["entropy_first"])}
 
 
+def aligned_teacher(case: Case, dtype: torch.dtype) -> dict[str, Any]:
+    """Of each token of both splits the number of its group."""
+    from pipelines.papers.gold import aligned_groups
+
+    groups = aligned_groups(case["inputs"]["own"], case["inputs"]["other"])
+    sides = zip(*groups, strict=True)
+    own, other = ([number for number, places in enumerate(side) for _ in places] for side in sides)
+    return {"own_group": own, "other_group": other}
+
+
 GENERAL: dict[str, Callable[[Case, torch.dtype], dict[str, Any]]] = {
     "advantage": advantage, "credit": credit, "shaping": shaping, "filter": filtering, "objective": differentiated,
     "divergence": differentiated, "auxiliary_loss": differentiated, "loss_aggregation": aggregation, "assembly": assembly,
@@ -459,5 +469,5 @@ SPECIAL: dict[tuple[str, str], Callable[[Case, torch.dtype], dict[str, Any] | No
     ("shaping", "par"): par, ("reward", "arena_tournament"): arena_tournament, ("reward", "co_reward"): golden_rewards.co_reward,
     ("reward", "ttrl"): golden_rewards.ttrl, ("reward", "self_certainty"): golden_rewards.of_logits,
     ("reward", "rent"): golden_rewards.of_logits, ("reward", "rlpr"): golden_rewards.rlpr,
-    ("rollout", "arpo"): arpo, ("divergence", "chi2"): chi2_rows,
+    ("rollout", "arpo"): arpo, ("divergence", "chi2"): chi2_rows, ("providers", "aligned_teacher"): aligned_teacher,
 }  # fmt: skip

@@ -108,6 +108,7 @@ RLVR = {
                               hint="Add providers: [target_discriminator] or [demonstration_discriminator]."),
     "self_teacher/*": Metric("Shares of the rows that were told a solution, and that got too long with it.",
                              when=_with_provider("self_teacher", "self_teacher_top"), hint="Add providers: [self_teacher]."),
+    "aligned_teacher/*": Metric("Of the alignment.", when=_with_provider("aligned_teacher"), hint="Add providers: [aligned_teacher]."),
     "partition/*": Metric("Of the network that learns log Z.", when=_with_provider("partition"), hint="Add providers: [partition]."),
     "progress/*": Metric("Of the progress model.", when=_with_provider("progress"), hint="Add providers: [progress]."),
     "flow/*": Metric("Of the flow over hidden states.", when=_with_provider("flow_field"), hint="Add providers: [flow_field]."),

@@ -175,6 +175,7 @@ PARTS: dict[str, dict[str, str]] = {
         "reflection": "pipelines.papers.r3:reflection",
     },
     "rlvr.providers": {
+        "aligned_teacher": "pipelines.papers.gold:aligned_teacher",
         "answer_log_prob": "pipelines.papers.igpo:answer_log_prob",
         "archer": "pipelines.papers.archer:archer",
         "collision": "pipelines.papers.otb:collision",
