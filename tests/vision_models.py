@@ -219,6 +219,21 @@ def recipe(folder: Path, **model: Any) -> Path:
     return path
 
 
+def lake(folder: Path) -> Path:
+    """The recipe of `toys.lake` for a model that sees: the lake is a picture in every turn, whose cells are patches."""
+    path = toys.lake(folder)
+    body = yaml.safe_load(path.read_text())
+    body["model"]["fresh"]["vision"] = {
+        "image_size": 24, "patch_size": 8,
+        "config": {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2},
+    }  # fmt: skip
+    for source in body["curate"]["sources"]:
+        source["config"]["shows"] = "image"
+    body["evaluate"]["tasks"][0]["environment"]["config"] = {"side": 3, "shows": "image"}
+    path.write_text(yaml.safe_dump(body))
+    return path
+
+
 def data(folder: Path, settings: Model, count: int = 200) -> Path:
     """A data folder of questions about cells, with their images and a tokenizer."""
     folder.mkdir(parents=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from PIL.Image import Image
 
 FOLDER, FILE = "images", "images.arrow"
-"""Of a data folder: its images, as PNG files in the rows of one Arrow file, which is mapped into memory."""
+"""Of a data folder: its images, as PNG files in the rows of an Arrow file, which is mapped into memory. Samples have one more for each
+shard whose episodes drew some."""
 MOST_PIXELS = 16_777_216
 """Of an image; a file that says that it has more is not decoded (4096 x 4096)."""
 KEPT_BYTES = 1 << 28
@@ -78,6 +79,21 @@ class Images:
         self._digest_of: dict[int, str] = {}
         self._opened: set[Path] = set()
 
+    def drawn(self, value: Any) -> dict[str, bytes]:
+        """Digest → PNG file of the images drawn here that plain values name, by marks in texts or by ids of places in lists and tensors."""
+        named: dict[str, bytes] = {}
+        if self._drawn:
+            for digest in map(self._digest_of.get, _keys(value)):
+                if digest in self._drawn:
+                    named[digest] = self._drawn[digest]
+        return dict(sorted(named.items()))
+
+    def redraw(self, files: Mapping[str, bytes]) -> None:
+        """Know what `drawn` gave in another process."""
+        for digest, png in files.items():
+            self._drawn[digest] = png
+            self._note(digest)
+
     def add(self, image: Image) -> str:
         """The mark of an image, which is known from here on."""
         digest = digest_of(image)
@@ -93,17 +109,17 @@ class Images:
         Raises:
             DataError: two images share the part of their digests that token ids hold.
         """
-        path = (data / FOLDER / FILE).resolve()
-        if path in self._opened or not path.is_file():
-            return
         import pyarrow as pa
 
-        self._opened.add(path)
-        table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
-        for row, digest in enumerate(table.column("digest").to_pylist()):
-            if digest not in self._rows:
-                self._rows[digest] = table.column("png"), row
-                self._note(digest)
+        for path in sorted((data / FOLDER).resolve().glob("*.arrow")):
+            if path in self._opened:
+                continue
+            self._opened.add(path)
+            table = pa.ipc.open_file(pa.memory_map(str(path))).read_all()
+            for row, digest in enumerate(table.column("digest").to_pylist()):
+                if digest not in self._rows:
+                    self._rows[digest] = table.column("png"), row
+                    self._note(digest)
 
     def _note(self, digest: str) -> None:
         if self._digest_of.setdefault(key_of(digest), digest) != digest:
@@ -155,11 +171,12 @@ IMAGES = Images()
 """Those that this process knows."""
 
 
-def write(data: Path, images: Iterable[tuple[str, bytes]]) -> int:
+def write(data: Path, images: Iterable[tuple[str, bytes]], name: str = FILE) -> int:
     """Write a data folder's images.
 
     Args:
         images: (digest, PNG file) of each, no digest twice.
+        name: of the file.
 
     Returns:
         how many.
@@ -168,7 +185,7 @@ def write(data: Path, images: Iterable[tuple[str, bytes]]) -> int:
 
     schema = pa.schema([("digest", pa.string()), ("png", pa.large_binary())])
     count = 0
-    path = data / FOLDER / FILE
+    path = data / FOLDER / name
     for digest, png in images:
         if count == 0:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -184,6 +201,22 @@ def copy_named(texts: Iterable[str], out: Path) -> int:
     """Write the images that texts name to another data folder, from those that this process knows."""
     digests = dict.fromkeys(digest for text in texts for digest in marked(text))
     return write(out, ((digest, IMAGES.png(digest)) for digest in digests))
+
+
+def _keys(value: Any) -> Iterator[int]:
+    """Of the images that plain values name; perhaps more than once, and numbers that are large for another reason too."""
+    if isinstance(value, str):
+        yield from map(key_of, marked(value))
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _keys(each)
+    elif isinstance(value, list | tuple):
+        yield from {(each - FIRST_ID) >> PLACE_BITS for each in value if isinstance(each, int) and each >= FIRST_ID}
+        for each in value:
+            if not isinstance(each, int | float):
+                yield from _keys(each)
+    elif str(getattr(value, "dtype", "")) == "torch.int64":
+        yield from _keys(value[value >= FIRST_ID].tolist())
 
 
 def _png(image: Image) -> bytes:

@@ -6,6 +6,7 @@ three layers are `Loop`, which RLVR drives directly, `pipelines.engine.fixed_dat
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -28,6 +29,9 @@ from pipelines.stage.report import Report
 if TYPE_CHECKING:
     from pipelines.engine.sharded_commits import Shards
     from pipelines.engine.sharded_files import Unread
+
+DRAWN = "drawn"
+"""Of a commit: the images that its rows name and that no data folder has."""
 
 
 class Loop:
@@ -254,6 +258,10 @@ class Loop:
             torch.cuda.set_rng_state(state["device_rng"], self.device)
         self.best = state["best"]
         self.monitors.load_state_dict(state["monitors"])
+        if DRAWN in state:
+            from pipelines.data.images import IMAGES
+
+            IMAGES.redraw(state[DRAWN])
         self.load_extra_state(state)
         self.branch_off()
 
@@ -270,6 +278,8 @@ class Loop:
             "monitors": self.monitors.state_dict(),
             "cursor": self.report.cursor(),
         }
+        if (images := sys.modules.get("pipelines.data.images")) is not None and (drawn := images.IMAGES.drawn(state)):
+            state[DRAWN] = drawn  # stored rows name them, and another process has not seen them
         if self.device.type == "cuda":
             state["device_rng"] = torch.cuda.get_rng_state(self.device)  # of dropout
         return state

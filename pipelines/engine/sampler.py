@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 
 from pipelines.contract.rollout import Completion
 from pipelines.contract.sampling import Sampling
+from pipelines.data.marks import FIRST_ID
 from pipelines.data.records import Stop, common_length
 from pipelines.engine import attention, distribution
 from pipelines.engine.cache import Gaps, SlabCache
@@ -206,11 +207,17 @@ class TorchSampler:
         return self.plain and cache.every_layer_filled() and samples >= SHARE_FROM * prompts
 
     def _shared_prefix(self, prefixes: list[tuple[int, ...]]) -> int:
-        """Length of the shared prefix of all prompts, 0 where a pass of its own is not worth it."""
+        """Length of the shared prefix of all prompts, 0 where a pass of its own is not worth it.
+
+        Nor has it one where images follow the prefix: those of a row decide at which positions the row goes on, and in families with
+        positions in three dimensions a pass moves all of its own for that (`pipelines/engine/vision.py`).
+        """
         if not self.plain:
             return 0
         shared = min(common_length(prefixes), min(len(p) for p in prefixes) - 1)
-        return shared if shared * (len(prefixes) - 1) >= SHARED_PREFIX_FROM else 0
+        if shared * (len(prefixes) - 1) < SHARED_PREFIX_FROM or any(max(p[shared:]) >= FIRST_ID for p in prefixes):
+            return 0
+        return shared
 
     def _prefill(self, ids: Tensor, gaps: Gaps, cache: SlabCache) -> Tensor:
         count, width = ids.shape

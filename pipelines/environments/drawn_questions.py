@@ -21,6 +21,7 @@ from pydantic import Field, validate_call
 
 from pipelines.data.images import IMAGES
 from pipelines.environments._answered import Part, World, belongs
+from pipelines.environments._drawn import CELL, Cell, Shows
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
 __all__ = ["World", "problems"]
 
 Kind = Literal["colour", "count", "place", "chart", "box", "point"]
-Shows = Literal["image", "text", "both"]
 COLOURS = {
     "red": (220, 40, 40), "blue": (40, 70, 220), "green": (40, 160, 60), "yellow": (235, 205, 40),
     "purple": (140, 60, 170), "orange": (240, 135, 30), "black": (20, 20, 20), "cyan": (60, 200, 215),
@@ -174,7 +174,7 @@ def problems(
     kinds: Annotated[list[Kind], Field(min_length=1)] = ["colour"],  # noqa: B006  (pydantic copies it)
     shows: Shows = "image",
     side: Annotated[int, Field(strict=True, ge=2, le=16)] = 4,
-    cell: Annotated[int, Field(strict=True, ge=2, le=64)] = 8,
+    cell: Cell = CELL,
     colours: Annotated[int, Field(strict=True, ge=2, le=len(COLOURS))] = 4,
     part: Part = "train",
     demonstrations: bool = False,

@@ -3,6 +3,8 @@
 A..O        A you, O a hole, . ice, G the goal
 .O..        answer with left, down, right or up
 ...G
+
+With `shows: image` the map is a picture: ice is light blue, a hole a dark disc, the goal a green square, and you a red diamond.
 """
 
 from __future__ import annotations
@@ -16,13 +18,21 @@ from typing import Any
 
 from pipelines.base.errors import RecipeError
 from pipelines.data.records import Message, Problem
-from pipelines.environments import Step, _beliefs
+from pipelines.environments import Step, _beliefs, _drawn
 from pipelines.environments._rows import starting_row
 
 MAX_REFUSED = 100_000
 """Rejected maps in a row (no path to the goal, or too short) before `problems` raises."""
 ACTIONS = ("left", "down", "right", "up")
 MOVES = {"left": (0, -1), "down": (1, 0), "right": (0, 1), "up": (-1, 0)}
+_ICE = (214, 234, 248)
+TILES = {
+    ".": _drawn.Tile(_ICE),
+    "O": _drawn.Tile(_ICE, "disc", (27, 58, 107)),
+    "G": _drawn.Tile(_ICE, "square", (40, 160, 60)),
+    "A": _drawn.Tile(_ICE, "diamond", (220, 40, 40)),
+    "?": _drawn.Tile((150, 150, 150)),
+}
 
 LIBRARIES = ("gymnasium",)
 PLAYED = True
@@ -43,12 +53,15 @@ class World:
         self.visited: set[str] = set()
         self.env: Any = None
         self.done = False
+        self.shows: _drawn.Shows = "text"
+        self.cell = _drawn.CELL
 
     def reset(self, problem: Problem) -> list[Message]:
         """Start on the problem's map and take the actions in `walked` of its info."""
         about = problem.info
+        self.shows, self.cell = about.get("shows", "text"), about.get("cell", _drawn.CELL)
         self._open(list(about["map"]), about.get("fog"), bool(about.get("subgoals")), about.get("beliefs"))
-        messages: list[Message] = [{"role": "user", "content": self._picture()}]
+        messages: list[Message] = [{"role": "user", "content": self._shown()}]
         for action in problem.info.get("walked", []):
             messages.append({"role": "assistant", "content": action})
             messages.append({"role": "user", "content": self.step(action).observation})
@@ -80,6 +93,9 @@ class World:
     def _picture(self) -> str:
         return picture(self.rows, self._place, self.fog)
 
+    def _shown(self) -> str:
+        return _drawn.shown(self._picture(), TILES, self.shows, self.cell)
+
     def state_key(self) -> str:
         """The map and the agent's position; in fog, what the agent sees."""
         return self._picture() if self.fog is not None else f"{'/'.join(self.rows)}@{self.env.s}"
@@ -103,34 +119,34 @@ class World:
         belief, action = _beliefs.parse(message)
         known, over = self.known(), self.done
         step = self._move(action)
-        earned = 0.0 if over else self.belief_reward * believed(belief, known, step.observation)
+        earned = 0.0 if over else self.belief_reward * believed(belief, known, self._picture())
         parts = (step.components or {"arrival": step.reward}) | {_beliefs.COMPONENT: earned}
         return replace(step, reward=step.reward + earned, components=parts, key=belief_key(belief))
 
     def _move(self, message: str) -> Step:
         action = message.strip().lower()
         if action not in ACTIONS or self.done:
-            return Step(self._picture(), 0.0, self.done, self.state_key(), {"success": False, "invalid": True})
+            return Step(self._shown(), 0.0, self.done, self.state_key(), {"success": False, "invalid": True})
         _, reward, self.done, _, _ = self.env.step(ACTIONS.index(action))
         self._look()
         info = {"success": reward > 0}
         if not self.steps_from:
-            return Step(self._picture(), float(reward), bool(self.done), self.state_key(), info)
+            return Step(self._shown(), float(reward), bool(self.done), self.state_key(), info)
         left = self.steps_from.get(self._place, self.nearest)
         progress = max(0, self.nearest - left) / self.start_steps
         self.nearest = min(self.nearest, left)
-        return Step(
-            self._picture(), progress, bool(self.done), self.state_key(), info, components={"subgoals": progress}
-        )
+        return Step(self._shown(), progress, bool(self.done), self.state_key(), info, components={"subgoals": progress})
 
     def state_dict(self) -> dict[str, Any]:
         """Map, position, whether the episode is over, how near the goal it came, and what the agent has seen."""
         about = {"fog": self.fog, "subgoals": bool(self.steps_from), "nearest": self.nearest, "start": self.start_steps}
         memory = {"beliefs": self.belief_reward, "seen": sorted(self.known_cells), "visited": sorted(self.visited)}
-        return {"map": self.rows, "place": int(self.env.s), "done": bool(self.done), **about, **memory}
+        shown = {"shows": self.shows, "cell": self.cell}
+        return {"map": self.rows, "place": int(self.env.s), "done": bool(self.done), **about, **memory, **shown}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of `state_dict`."""
+        self.shows, self.cell = state["shows"], state["cell"]
         self._open(list(state["map"]), state["fog"], state["subgoals"], state["beliefs"])
         self.known_cells, self.visited = set(state["seen"]), set(state["visited"])
         self.env.s, self.done, self.nearest, self.start_steps = (
@@ -171,7 +187,8 @@ def with_belief(world: World, action: str) -> str:
     """The expert's message: all that it can know and what it will see next, then the action."""
     after = World()
     after.load_state_dict(world.state_dict())
-    belief = {**world.known(), "next": " ".join(after.step(action).observation.split())}
+    after.step(action)
+    belief = {**world.known(), "next": " ".join(after._picture().split())}
     return f"<belief>{json.dumps(belief, separators=(',', ':'))}</belief>{action}"
 
 
@@ -291,6 +308,8 @@ def problems(
     fog: int | None = None,
     subgoals: bool = False,
     beliefs: float | None = None,
+    shows: _drawn.Shows = "text",
+    cell: int = _drawn.CELL,
 ) -> Iterator[dict[str, Any]]:
     """Random maps with start and goal anywhere and a path between them; the expert's next move is the solution.
 
@@ -306,7 +325,10 @@ def problems(
             Practitioner's Guide to Multi-turn Agentic RL, arXiv 2510.01132), instead of the arrival alone.
         beliefs: a turn states what it believes in a block in front of its action; what a belief is paid that is right in full
             (ReBel, arXiv 2605.20061). Turns are then compared by their beliefs.
+        shows: the map as an image, as text, or both; beliefs speak of the text.
+        cell: width and height of a cell of the image in pixels.
     """
+    pictured = _drawn.about(shows, cell)
     draw = random.Random(f"frozen lake {seed}")
     yielded = refused = 0
     while yielded < size:
@@ -337,6 +359,6 @@ def problems(
                 "expert_turns": len(path) - turn,
             }
             info |= ({"fog": fog} if fog is not None else {}) | ({"subgoals": True} if subgoals else {})
-            info |= {"beliefs": beliefs} if beliefs is not None else {}
+            info |= ({"beliefs": beliefs} if beliefs is not None else {}) | pictured
             yield starting_row(World(), path[turn], info)
             yielded += 1

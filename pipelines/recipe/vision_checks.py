@@ -33,6 +33,7 @@ def check_vision(node: Node) -> None:
     """
     if not sees(node.recipe.model):
         return
+    _check_context(node.recipe.model)
     settings = node.settings
     sampler = getattr(settings, "sampler", None)
     reasons = {
@@ -50,4 +51,19 @@ def check_vision(node: Node) -> None:
             f"{node.name}",
             "a reward model here reads text alone, and the recipe's model has a vision tower",
             "Start it from a language model without one: `model` of a recipe of its own.",
+        )
+
+
+def _check_context(model: Model) -> None:
+    """An image fits into the context of a fresh model, with a token beside it."""
+    vision = model.fresh.vision if model.fresh is not None else None
+    context = model.fresh.config.get("max_position_embeddings") if model.fresh is not None else None
+    if vision is None or not isinstance(context, int):
+        return
+    tokens = (vision.image_size // vision.patch_size) ** 2
+    if tokens >= context:
+        raise RecipeError(
+            "model.fresh.config.max_position_embeddings",
+            f"an image takes {tokens} tokens, and a conversation has at most {context}",
+            "Raise it to what all images of an episode take together, or raise `vision.patch_size`.",
         )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
 
+from pipelines.data.marks import FIRST_ID, PLACE_BITS, mark
 from pipelines.data.records import Problem, Role, Trajectory
 from pipelines.rlvr.mismatch import LARGEST_LOG_WEIGHT, Tokens
 
@@ -63,6 +64,22 @@ def entries(
             entry |= _by_token(row, advantages[id(row)], mismatches.get(id(row), unknown), decode)
         out.append(entry)
     return out
+
+
+def written(tokenizer: Any, tokens: list[int]) -> str:
+    """The text of token ids, special tokens included, with the mark of each image."""
+    if max(tokens, default=0) < FIRST_ID:
+        return str(tokenizer.decode(tokens))
+    from pipelines.data.images import IMAGES
+
+    texts, words = [], list[int]()
+    for token in tokens:
+        if token < FIRST_ID:
+            words.append(token)
+        elif not token % (1 << PLACE_BITS):  # the first place of an image
+            texts += [str(tokenizer.decode(words)), mark(IMAGES.named(token))]
+            words = []
+    return "".join([*texts, str(tokenizer.decode(words))])
 
 
 def _turns(row: Trajectory, decode: Callable[[list[int]], str]) -> list[list[str]]:

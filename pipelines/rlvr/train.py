@@ -444,7 +444,7 @@ class Trainer(Loop):
             self.by_uid,
             advantages,
             mismatches,
-            lambda ids: str(self.tokenizer.decode(ids)),
+            lambda ids: rollout_log.written(self.tokenizer, ids),
         )
         entries = chain.from_iterable(batch.held.world.gather_first(own))
         return sorted(entries, key=lambda entry: (entry["uid"], entry["group"]))[: self.settings.log_rollouts]

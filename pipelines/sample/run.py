@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -396,7 +397,9 @@ def _write_shard(shard: Shard, problems: list[Problem], path: Path, seconds: flo
         seconds: what drawing it took.
     """
     began = time.monotonic()
-    if samples.EPISODE not in shard.rows:
+    if samples.EPISODE in shard.rows:
+        _write_drawn(shard.rows, path)
+    else:
         _score(shard.rows, problems)
     samples.write_columns(path, shard.rows, shard.problems)
     tokens = sum(map(len, shard.rows["completion_ids"]))
@@ -407,6 +410,14 @@ def _write_shard(shard: Shard, problems: list[Problem], path: Path, seconds: flo
         "tokens_per_s": tokens / seconds if seconds > 0 else float("nan"),
         "verify_s": time.monotonic() - began,
     }
+
+
+def _write_drawn(rows: dict[str, list[Any]], path: Path) -> None:
+    """Write the images that the episodes of a shard drew beside it."""
+    if (images := sys.modules.get("pipelines.data.images")) is not None:
+        told = [json.loads(episode) for episode in rows[samples.EPISODE]]
+        drawn = images.IMAGES.drawn([rows["completion_ids"], told])
+        images.write(path.parent.parent, drawn.items(), f"{path.stem}.arrow")
 
 
 def _score(rows: dict[str, list[Any]], problems: list[Problem]) -> None:

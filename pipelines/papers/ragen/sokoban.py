@@ -7,6 +7,7 @@
 ######
 
 The world of RAGEN (arXiv 2504.20073) with the rules and the rewards of gym-sokoban and the letters of RAGEN's released code, but for `*`.
+With `shows: image` the board is a picture: walls are dark, targets rose, boxes brown squares, green on a target, and you a blue disc.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pydantic import Field, validate_call
 
 from pipelines.base.errors import RecipeError
 from pipelines.data.records import Message, Problem
-from pipelines.environments import Step
+from pipelines.environments import Step, _drawn
 from pipelines.environments._answered import Part, belongs
 from pipelines.environments._rows import starting_row
 
@@ -37,6 +38,16 @@ MAX_STATES = 200_000
 """A board whose search sees more is drawn again."""
 MAX_REFUSED = 2_000
 """Rejected boards in a row before `problems` raises."""
+_FLOOR, _TARGET = (240, 234, 220), (246, 176, 176)
+TILES = {
+    "#": _drawn.Tile((70, 62, 58)),
+    "_": _drawn.Tile(_FLOOR),
+    "O": _drawn.Tile(_TARGET),
+    "X": _drawn.Tile(_FLOOR, "square", (150, 100, 40)),
+    "*": _drawn.Tile(_TARGET, "square", (40, 160, 60)),
+    "P": _drawn.Tile(_FLOOR, "disc", (40, 70, 220)),
+    "S": _drawn.Tile(_TARGET, "disc", (40, 70, 220)),
+}
 
 PLAYED = True
 
@@ -210,12 +221,15 @@ class World:
         self.room, self.state = Room(0, 0, frozenset(), frozenset()), State(0, frozenset())
         self.reward: Paid = "game"
         self.scale, self.actions = 1.0, 1
+        self.shows: _drawn.Shows = "text"
+        self.cell = _drawn.CELL
 
     def reset(self, problem: Problem) -> list[Message]:
         """Start on the problem's board and send the messages in `walked` of its info."""
         about = problem.info
+        self.shows, self.cell = about.get("shows", "text"), about.get("cell", _drawn.CELL)
         self._open(list(about["map"]), about.get("reward", "game"), about.get("scale", 1.0), about.get("actions", 1))
-        messages: list[Message] = [{"role": "user", "content": self._picture()}]
+        messages: list[Message] = [{"role": "user", "content": self._shown()}]
         for message in about.get("walked", []):
             messages.append({"role": "assistant", "content": message})
             messages.append({"role": "user", "content": self.step(message).observation})
@@ -227,6 +241,9 @@ class World:
 
     def _picture(self) -> str:
         return picture(self.room, self.state)
+
+    def _shown(self) -> str:
+        return _drawn.shown(self._picture(), TILES, self.shows, self.cell)
 
     @property
     def solved(self) -> bool:
@@ -240,7 +257,7 @@ class World:
     def step(self, message: str) -> Step:
         """One move, or up to `actions` of them with || between; of a message with any other part nothing is moved."""
         if self.solved:
-            return Step(self._picture(), 0.0, True, self.state_key(), {"success": True, "invalid": True})
+            return Step(self._shown(), 0.0, True, self.state_key(), {"success": True, "invalid": True})
         moves = [part.strip().lower() for part in message.split(SEPARATOR)]
         if len(moves) > self.actions or not set(moves) <= set(ACTIONS):
             return self._answer(1, 0, {"invalid": True})
@@ -258,15 +275,22 @@ class World:
             parts = {"solved": float(self.solved)}
         parts = {name: self.scale * value for name, value in parts.items()}
         info = {"success": self.solved, **info}
-        return Step(self._picture(), sum(parts.values()), self.solved, self.state_key(), info, components=parts)
+        return Step(self._shown(), sum(parts.values()), self.solved, self.state_key(), info, components=parts)
 
     def state_dict(self) -> dict[str, Any]:
         """Board and settings."""
-        about = {"reward": self.reward, "scale": self.scale, "actions": self.actions}
+        about = {
+            "reward": self.reward,
+            "scale": self.scale,
+            "actions": self.actions,
+            "shows": self.shows,
+            "cell": self.cell,
+        }
         return {"map": self._picture().split("\n"), **about}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of `state_dict`."""
+        self.shows, self.cell = state["shows"], state["cell"]
         self._open(list(state["map"]), state["reward"], state["scale"], state["actions"])
 
 
@@ -289,6 +313,8 @@ def problems(
     scale: Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)] = 1.0,
     part: Part | None = None,
     demonstrations: bool = False,
+    shows: _drawn.Shows = "text",
+    cell: _drawn.Cell = _drawn.CELL,
 ) -> Iterator[dict[str, Any]]:
     """Random boards that can be solved; the next message of a shortest solution is the solution.
 
@@ -305,6 +331,8 @@ def problems(
         scale: what rewards are multiplied with; with 0.1 a solved board of one box is paid about 1.
         part: boards of the training or of the test rooms, by a hash of walls and targets; None: of all.
         demonstrations: one row per message of the expert, with those before it as the conversation, for SFT.
+        shows: the board as an image, as text, or both.
+        cell: width and height of a cell of the image in pixels.
 
     Raises:
         RecipeError: no board, or hardly any, is as asked for.
@@ -339,6 +367,7 @@ def problems(
                 "walked": path[:turn],
                 "solution": path[turn],
                 "expert_turns": math.ceil(len(moves) / actions) - turn,
+                **_drawn.about(shows, cell),
             }
             yield starting_row(World(), path[turn], info)
             yielded += 1

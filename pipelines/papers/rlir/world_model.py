@@ -83,8 +83,10 @@ def problems(
         config: of the environment, such as `side` of FrozenLake; `opening` of tic-tac-toe, the moves made before at most.
 
     Raises:
-        RecipeError: hardly any board allows so many actions.
+        RecipeError: hardly any board allows so many actions, or `config` asks for pictures.
     """
+    if (config or {}).get("shows", "text") != "text":
+        raise RecipeError("config.shows", "boards are written here, and not drawn", "Leave `shows` out.")
     draw = random.Random(f"world model {seed}")
     choices = random.Random(f"world model {seed} choices")
     yielded = refused = 0

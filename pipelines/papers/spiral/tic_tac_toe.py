@@ -5,6 +5,8 @@ You are X.
 4O6
 78X
 
+With `shows: image` the board is a picture, in which free squares are empty.
+
 Small enough to be solved whole: the exact player's moves and the value of every position come from minimax over 4,520 positions.
 """
 
@@ -18,11 +20,17 @@ from typing import Annotated, Any
 
 from pydantic import Field, validate_call
 
+from pipelines.environments import _drawn
 from pipelines.environments._answered import Part, belongs
 from pipelines.papers.spiral.game import GameWorld, Opponent, rows, seats_of
 
 EMPTY = "123456789"
 MARKS = "XO"
+_PAPER, _LINE = (255, 255, 255), (120, 120, 120)
+TILES = dict.fromkeys(EMPTY, _drawn.Tile(_PAPER, line=_LINE)) | {
+    "X": _drawn.Tile(_PAPER, "cross", (220, 40, 40), _LINE),
+    "O": _drawn.Tile(_PAPER, "ring", (40, 70, 220), _LINE),
+}
 LINES = ("123", "456", "789", "147", "258", "369", "159", "357")
 
 
@@ -122,8 +130,9 @@ class World(GameWorld):
 
     def observation(self, seat: int) -> str:
         """The seat's mark and the board."""
-        board = self.board
-        return f"You are {MARKS[seat]}.\n{board[:3]}\n{board[3:6]}\n{board[6:]}"
+        board = "\n".join(self.board[at : at + 3] for at in (0, 3, 6))
+        shown = _drawn.shown(board, TILES, self.info.get("shows", "text"), self.info.get("cell", _drawn.CELL))
+        return f"You are {MARKS[seat]}.\n{shown}"
 
     def payoffs(self) -> tuple[float, float]:
         """1 and -1, or nothing for a draw."""
@@ -145,6 +154,8 @@ def problems(
     part: Part | None = None,
     demonstrations: bool = False,
     errors: Annotated[float, Field(strict=True, ge=0, le=1)] = 0.0,
+    shows: _drawn.Shows = "text",
+    cell: _drawn.Cell = _drawn.CELL,
 ) -> Iterator[dict[str, Any]]:
     """Every position of at most `opening` moves once, in random order; the policy moves first, and the opponent answers.
 
@@ -158,6 +169,8 @@ def problems(
         part: positions of the training or of the test part, by a hash.
         demonstrations: games of the exact player against the opponent, one row per message, for SFT.
         errors: share of its moves that are any legal move; with 1 it teaches the form of a move and nothing else.
+        shows: the board as an image, as text, or both.
+        cell: width and height of a square of the image in pixels.
 
     Raises:
         RecipeError: demonstrations against the policy.
@@ -173,6 +186,7 @@ def problems(
             "opened": moves,
             "value": value(board),
             "seed": draw.randrange(2**31),
+            **_drawn.about(shows, cell),
         }
         for board in (cycle(boards) if demonstrations else boards)
         for moves in (played_to(board),)

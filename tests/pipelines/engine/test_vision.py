@@ -120,23 +120,44 @@ def test_an_image_in_the_middle_of_a_branch_has_its_positions(loaded):
         torch.testing.assert_close(laid_out.view_as(alone), alone, atol=2e-5, rtol=1e-5)
 
 
-def test_the_sampler_draws_from_what_the_trainer_scores(loaded):
-    _, _, network, tokenizer, prompts, _ = loaded
+def _check_sampler(network, tokenizer, asked):
+    """Log-probabilities that the sampler tells are those that the trainer computes of single rows, and of rows with shared prefixes."""
     sampler = TorchSampler(network, stop=models.stop_ids(network, tokenizer), pad=tokenizer.pad_token_id)
-    asked = [prompts[i] for i in (0, 0, 0, 1, 1, 2)]
     drawn = sampler.extend(asked, Sampling(temperature=1.0, max_tokens=8), torch.Generator().manual_seed(0))
     rows = [prompt + each.tokens for prompt, each in zip(asked, drawn, strict=True)]
     width = max(map(len, rows))
     tokens = torch.tensor([row + [0] * (width - len(row)) for row in rows])
-    starts = torch.tensor([[len(prompt)] for prompt in asked])
-    ends = torch.tensor([[len(row)] for row in rows])
-    places = torch.arange(width)[None]
-    mask = (places >= starts) & (places < ends)
-    policy = Policy(network, Sampling(temperature=1.0, max_tokens=8))
-    told = torch.zeros(tokens.shape)
+    mask, told = torch.zeros_like(tokens, dtype=torch.bool), torch.zeros(tokens.shape)
     for row, (prompt, each) in enumerate(zip(asked, drawn, strict=True)):
-        told[row, len(prompt) : len(prompt) + len(each.tokens)] = torch.tensor(each.logp)
+        mask[row, len(prompt) : len(rows[row])] = True
+        told[row, len(prompt) : len(rows[row])] = torch.tensor(each.logp)
+    policy = Policy(network, Sampling(temperature=1.0, max_tokens=8))
     torch.testing.assert_close(policy.logp(tokens, mask).logp.detach(), told, atol=2e-5, rtol=1e-5)
+    laid_out = torch.zeros(tokens.numel())
+    for layout in prefix_layouts(tokens, mask, torch.arange(len(tokens)), 4096):
+        logp, _ = policy.score(layout, tokens.flatten()[layout.target])
+        laid_out[layout.target] = logp.detach()
+    torch.testing.assert_close(laid_out.view_as(told), told, atol=2e-5, rtol=1e-5)
+
+
+def test_the_sampler_draws_from_what_the_trainer_scores(loaded):
+    _, _, network, tokenizer, prompts, _ = loaded
+    _check_sampler(network, tokenizer, [prompts[i] for i in (0, 0, 0, 1, 1, 2)])
+
+
+def test_episodes_go_on_after_images_in_several_turns(loaded):
+    """Rows of a group share the first image and see others after their answers, up to three in a row."""
+    _, _, network, tokenizer, prompts, _ = loaded
+
+    def shown(*sizes):
+        marks_of = [IMAGES.add(vision_models.picture(*size, 9)) for size in sizes]
+        messages = [{"role": "user", "content": f"{mark}Go on."} for mark in marks_of]
+        return [
+            ids for message in messages for ids in (30, *chat.following_tokens(tokenizer, [message], with_end=True))
+        ]
+
+    second = [shown((40, 24)), shown((32, 48)), shown((48, 32)), shown((40, 24), (24, 24))]
+    _check_sampler(network, tokenizer, [prompts[0] + follow for follow in second])
 
 
 def test_the_tower_learns_unless_it_is_kept_as_it_is(loaded):

@@ -17,7 +17,7 @@ GAMES = [("toy_text", {"game": game}) for game in toy_text.IDS] + [
     ("guess_number", {"most": 15, "vague": 0.3, "progress": 0.5}),
     ("frozen_lake", {"side": 4, "fog": 1, "subgoals": True}),
     ("sokoban", {"boxes": 2, "actions": 2, "scale": 0.5}),
-    ("sokoban", {"reward": "success"}),
+    ("sokoban", {"reward": "success", "shows": "both"}),
 ]
 
 

@@ -26,6 +26,11 @@ def test_a_model_that_sees_is_refused_what_has_no_way_for_images(tmp_path, overr
         check(read_recipe(vision_models.recipe(tmp_path), overrides))
 
 
+def test_an_image_fits_into_the_context(tmp_path):
+    with pytest.raises(RecipeError, match="an image takes 4 tokens, and a conversation has at most 4"):
+        check(read_recipe(vision_models.recipe(tmp_path), ["model.fresh.config.max_position_embeddings=4"]))
+
+
 def test_a_model_that_reads_text_is_not(tmp_path):
     check(read_recipe(toys.recipe(tmp_path), ["sft.processes=2"]))
     check(read_recipe(vision_models.recipe(tmp_path)))

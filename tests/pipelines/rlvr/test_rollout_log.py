@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import scripted
+import vision_models
+
+from pipelines.data import marks
+from pipelines.data.images import IMAGES
 from pipelines.data.records import Problem, Role, Stop, Trajectory
+from pipelines.rlvr import rollout_log
 from pipelines.rlvr.rollout_log import differences, entries
 
 PROBLEM = Problem(
@@ -76,3 +82,11 @@ def test_a_seat_has_its_own_prompt_and_says_which_it_is():
     )
     assert [line["player"] for line in lines] == [0, 1, 0, 1]
     assert [line["prompt"] for line in lines] == [PROBLEM.prompt, own] * 2
+
+
+def test_an_image_is_its_mark():
+    first, second = (IMAGES.add(vision_models.picture(8, 8, 90 + n)) for n in range(2))
+    places = [marks.place_ids(marks.marked(mark)[0], 2) for mark in (first, second)]
+    tokens = [*scripted.ids("a"), *places[0], *places[1], *scripted.ids("bc"), *places[0]]
+    assert rollout_log.written(scripted.tokenizer(), tokens) == f"a{first}{second}bc{first}"
+    assert rollout_log.written(scripted.tokenizer(), scripted.ids("abc")) == "abc"

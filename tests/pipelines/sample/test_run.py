@@ -13,6 +13,7 @@ import time
 import pytest
 import torch
 import toys
+import vision_models
 import yaml
 from pydantic import ValidationError
 from ranks import run_stage, start_stage
@@ -23,7 +24,7 @@ from pipelines.base.files import contents
 from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
 from pipelines.curate import selected
-from pipelines.data import dataset, samples
+from pipelines.data import dataset, images, marks, samples
 from pipelines.engine import models, server_endpoint
 from pipelines.engine.chat_model import ChatModel
 from pipelines.engine.policy import Policy
@@ -506,3 +507,14 @@ def test_new_prompts_are_asked_for_by_examples(begun, tmp_path):
 def test_new_prompts_that_make_no_sense_are_refused(fields, words):
     with pytest.raises(ValidationError, match=words):
         Sample.model_validate(fields)
+
+
+def test_images_that_episodes_drew_lie_beside_their_shard(tmp_path):
+    seen, last = (images.IMAGES.add(vision_models.picture(8, 8, 80 + n)) for n in range(2))
+    told = json.dumps({"turns": [{"reply": ""}], "last": last})
+    rows = {"completion_ids": [[5, *marks.place_ids(marks.marked(seen)[0], 3)]], samples.EPISODE: [told]}
+    run._write_drawn(rows, tmp_path / samples.FOLDER / samples.shard_name(2))
+    other = images.Images()
+    other.open_folder(tmp_path)
+    for mark in (seen, last):
+        assert other.png(marks.marked(mark)[0]) == images.IMAGES.png(marks.marked(mark)[0])
