@@ -6,7 +6,13 @@ from pathlib import Path
 
 from pipelines.recipe.read import PRESETS
 
-ELSEWHERE = ("for environments", "with a judge", "for records with a program", "for a policy that writes programs")
+ELSEWHERE = (
+    "for environments",
+    "with a judge",
+    "for records with a program",
+    "for records with images",
+    "for a policy that writes programs",
+)
 """In the presets that test_rollout.py and the tests of their parts run: they need turns, an endpoint, or what only some records or
 policies have."""
 ALONE = sorted(p.stem for p in PRESETS.glob("*.yaml") if not any(words in p.read_text() for words in ELSEWHERE))

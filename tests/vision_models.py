@@ -245,7 +245,7 @@ def data(folder: Path, settings: Model, count: int = 200) -> Path:
         text = images.IMAGES.add(cells(colours)) + CELLS[asked]
         problems.append(
             Problem(
-                uid=f"{number:032x}", prompt=[{"role": "user", "content": text}], answer=colours[asked], verifier="exact",
+                uid=f"{number:08x}" * 4, prompt=[{"role": "user", "content": text}], answer=colours[asked], verifier="exact",
                 source="cells", licence="Apache-2.0",
             )
         )  # fmt: skip

@@ -6,10 +6,11 @@ Only a model's embedding (`pipelines/engine/vision.py`) turns the ids of their p
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,28 @@ class Images:
                 if digest in self._drawn:
                     named[digest] = self._drawn[digest]
         return dict(sorted(named.items()))
+
+    @contextlib.contextmanager
+    def passing(self) -> Iterator[None]:
+        """Forget the images that are added inside, such as noisy copies of which no row is made."""
+        count = len(self._drawn)
+        try:
+            yield
+        finally:
+            for digest in list(self._drawn)[count:]:
+                del self._drawn[digest], self._digest_of[key_of(digest)]
+
+    def exchanged(self, tokens: Sequence[int], other: Callable[[str], str]) -> list[int]:
+        """Token ids of a row with another image in the place of each.
+
+        Args:
+            other: digest → digest of an image of the same size, which so has as many places.
+        """
+        keys = {(token - FIRST_ID) >> PLACE_BITS for token in tokens if token >= FIRST_ID}
+        moved = {
+            key: (key_of(other(self.named(FIRST_ID + (key << PLACE_BITS)))) - key) << PLACE_BITS for key in sorted(keys)
+        }
+        return [token if token < FIRST_ID else token + moved[(token - FIRST_ID) >> PLACE_BITS] for token in tokens]
 
     def redraw(self, files: Mapping[str, bytes]) -> None:
         """Know what `drawn` gave in another process."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
 from pipelines.contract.scorer import POLICY, REFERENCE, Passage, TokenStatistics
+from pipelines.data.marks import FIRST_ID
 from pipelines.engine import distribution, models, parallel
 from pipelines.engine.in_process import InProcess
 from pipelines.engine.layout import Layout
@@ -227,8 +228,9 @@ class TextScorer:
             first = torch.tensor([start for _, start in chunk])[:, None]
             ends = torch.tensor([len(ids) for ids, _ in chunk])[:, None]
             place = torch.arange(width)
-            mask = (place >= first) & (place < ends)
+            mask = (place >= first) & (place < ends) & (tokens < FIRST_ID)
             values = passes.per_token(score, tokens, mask, values=statistics.width).view(*mask.shape, -1)
+            values[(tokens >= FIRST_ID) & (place >= first)] = torch.nan  # images that an environment showed
             for (ids, start), row in zip(chunk, values, strict=True):
                 values_of[ids, start] = row[start : len(ids)].clone()
         return values_of

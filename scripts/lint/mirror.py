@@ -18,7 +18,7 @@ SEVERAL = {
     "tests/pipelines/engine": "devices",
     "tests/pipelines/environments": "games",
     "tests/pipelines/monitor": "healthy_runs rules",
-    "tests/pipelines/papers": "inclusion near_goals reward_model_columns reweighted scored_columns tool_rewards",
+    "tests/pipelines/papers": "inclusion near_goals pictures reward_model_columns reweighted scored_columns tool_rewards",
     "tests/pipelines/papers/ragen": "worlds",
     "tests/pipelines/reward_model": "critiques preference_models process_recipe segments",
     "tests/pipelines/rlvr": "exact golden hooks laws masked plain_loop",
