@@ -10,6 +10,7 @@ Reward and the order of noise levels, fused by how much the reward tells apart.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
 
 import torch
@@ -88,7 +89,7 @@ class _Levels(Rollout):
 @method(
     paper="2510.21122",
     title="NoisyGRPO: Incentivizing Multimodal CoT Reasoning via Noise Injection and Bayesian Estimation (its rollouts)",
-    checked="official code, noise and patches of one image to the byte",
+    checked="official code, patches of one image to the byte, noise to its rounding",
     makes=("teacher_forced", "noise"),
     forces_rows=True,
     requires=(("prompting", "plain"),),
@@ -131,11 +132,7 @@ class noisy_images(_Levels):
         prompts = []
         for request, level in drawn:
             draw = torch.Generator().manual_seed(context.streams.integer(request.group))
-            prompts.append(
-                IMAGES.exchanged(
-                    request.prompt, lambda digest, level=level, draw=draw: self._noisy(digest, level, draw)
-                )
-            )
+            prompts.append(IMAGES.exchanged(request.prompt, partial(self._noisy, level=level, draw=draw)))
         return prompts
 
     def _noisy(self, digest: str, level: float, draw: torch.Generator) -> str:

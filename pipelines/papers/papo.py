@@ -9,6 +9,7 @@ Reward for tokens that depend on the context: a divergence from the policy given
 
 from __future__ import annotations
 
+from functools import partial
 from math import nan
 from typing import Annotated, Any, ClassVar
 
@@ -102,7 +103,7 @@ class masked_images(_Masked):
                 if max(row.tokens) < FIRST_ID:
                     continue
                 uid = self.problems[row.problem].uid
-                twin = IMAGES.exchanged(row.tokens, lambda digest, uid=uid: self._covered(digest, step, uid))
+                twin = IMAGES.exchanged(row.tokens, partial(self._covered, step=step, uid=uid))
                 twins.append((row, Passage(twin[: row.first], twin[row.first :])))
             self._score(tokens, columns, twins)
 
