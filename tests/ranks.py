@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import forks
 import toys
 from safetensors.torch import load_file
 from torch import Tensor
@@ -17,9 +18,9 @@ from torch import Tensor
 from pipelines.base.files import read_json
 
 
-def start_stage(module: str, work: Path) -> subprocess.Popen:
+def start_stage(module: str, work: Path) -> forks.Popen:
     """Start a stage as the task layer does, in a process group of its own."""
-    return subprocess.Popen(
+    return forks.Popen(
         [sys.executable, "-m", "pipelines.stage.launch", module, work],
         stderr=subprocess.PIPE, text=True, env=toys.environment(OMP_NUM_THREADS="1"), start_new_session=True,
     )  # fmt: skip
@@ -28,7 +29,7 @@ def start_stage(module: str, work: Path) -> subprocess.Popen:
 def run_ranks(script: Path, arguments: Sequence[object], count: int, folder: Path) -> None:
     """Run a script in ranks of its own, which meet in the folder as the launcher's ranks do; one that fails ends the others."""
     folder.mkdir(parents=True, exist_ok=True)
-    started: list[subprocess.Popen] = []
+    started: list[forks.Popen] = []
     try:
         for rank in range(count):
             place = {
@@ -38,9 +39,7 @@ def run_ranks(script: Path, arguments: Sequence[object], count: int, folder: Pat
             }
             env = toys.environment(OMP_NUM_THREADS="1", GLOO_SOCKET_IFNAME="lo", **place)
             with open(folder / f"said{rank}", "w") as said:
-                started.append(
-                    subprocess.Popen([sys.executable, str(script), *map(str, arguments)], stderr=said, env=env)
-                )
+                started.append(forks.Popen([sys.executable, script, *arguments], stderr=said, env=env))
         until = time.monotonic() + 900
         while any(process.poll() is None for process in started):
             for rank, process in enumerate(started):

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import databases
+import forks
 import psutil
 import pytest
 import toys
@@ -230,7 +231,7 @@ def test_ranks_listen_on_loopback_only(tmp_path, start):
     """While two ranks train, no socket of theirs listens where another machine could reach it; then they die with us."""
     work = toys.job(tmp_path / "w", start, "rlvr.processes=2", "rlvr.steps=500")
     with open(tmp_path / "log", "wb") as out:
-        launcher = subprocess.Popen(
+        launcher = forks.Popen(
             [sys.executable, "-m", "pipelines.stage.launch", "pipelines.rlvr", str(work)],
             env=toys.environment(OMP_NUM_THREADS="1"), stdout=out, stderr=out, start_new_session=True,
         )  # fmt: skip

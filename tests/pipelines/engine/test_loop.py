@@ -10,6 +10,7 @@ import sys
 import time
 from pathlib import Path
 
+import forks
 import pytest
 import toy_stage
 import toys
@@ -120,15 +121,15 @@ def test_an_alarm_that_finishes_hands_on_the_last_good_weights(begun, tmp_path):
 def test_sigkill_in_its_process_changes_no_byte(begun, tmp_path):
     changes = {"steps": 60, "commit": {"every": 5}}
     run = {"cwd": toys.ROOT, "env": toys.environment(), "capture_output": True}
-    subprocess.run(job(begun, tmp_path / "whole", **changes), check=True, **run)
+    forks.run(job(begun, tmp_path / "whole", **changes), check=True, **run)
     command = job(begun, tmp_path / "killed", **changes)
-    child = subprocess.Popen(command, cwd=toys.ROOT, env=toys.environment(), stdout=subprocess.DEVNULL)
+    child = forks.Popen(command, cwd=toys.ROOT, env=toys.environment(), stdout=subprocess.DEVNULL)
     while not list((tmp_path / "killed/checkpoints").glob("step-*1[05]/meta.json")):
         assert child.poll() is None
         time.sleep(0.01)
     os.kill(child.pid, signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL and not (tmp_path / "killed/metrics.json").exists()
-    subprocess.run(command, check=True, **run)
+    forks.run(command, check=True, **run)
     assert weights(tmp_path / "killed") == weights(tmp_path / "whole")
     assert json.loads((tmp_path / "killed/metrics.json").read_text())["steps"] == 60
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 
+import forks
 import psutil
 import pytest
 import torch
@@ -339,7 +339,7 @@ def test_two_processes_decode_on_the_server_that_the_first_one_started(tmp_path,
     """Sharded weights are pushed by the first, into the folder and then by transfer; both ranks' prompts are answered with them."""
     changes = ["rlvr.processes=2", "rlvr.steps=3", "rlvr.optimizer.learning_rate=0.01", more]
     work = toys.job(tmp_path / "w", start, serving(), *changes)
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-m", "pipelines.stage.launch", "pipelines.rlvr", work],
         capture_output=True, text=True, timeout=300, env=toys.environment(OMP_NUM_THREADS="1"), check=False,
     )  # fmt: skip

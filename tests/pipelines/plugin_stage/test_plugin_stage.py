@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+import forks
 import pytest
 import toys
 
@@ -42,7 +43,7 @@ def command(begun, work, kind, text=FILE, **settings):
 
 def run(*arguments, **settings):
     environment = toys.environment(WHETSTONE_PARENT="", OMP_NUM_THREADS="1")
-    return subprocess.run(command(*arguments, **settings), env=environment, capture_output=True, text=True)
+    return forks.run(command(*arguments, **settings), env=environment, capture_output=True, text=True)
 
 
 def prompts(folder):
@@ -89,12 +90,12 @@ def test_training_that_is_killed_goes_on_to_the_same_weights(begun, tmp_path):
     assert run(begun, tmp_path / "whole" / "work", "answers", **settings).returncode == 0
     work, environment = tmp_path / "killed" / "work", toys.environment(OMP_NUM_THREADS="1")
     begin = command(begun, work, "answers", **settings)
-    child = subprocess.Popen(begin, env=environment, stdout=subprocess.DEVNULL)
+    child = forks.Popen(begin, env=environment, stdout=subprocess.DEVNULL)
     while child.poll() is None and (read_json(work / "checkpoints" / "LATEST.json") or {"step": 0})["step"] < 4:
         time.sleep(0.01)
     child.send_signal(signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL and not (work / "metrics.json").exists()
-    subprocess.run(begin, env=environment, check=True, stdout=subprocess.DEVNULL)
+    forks.run(begin, env=environment, check=True, stdout=subprocess.DEVNULL)
     assert "resumed from a commit" in (work / "spool.jsonl").read_text()
     weights = [(each / "out/model/model.safetensors").read_bytes() for each in (work, tmp_path / "whole" / "work")]
     assert weights[0] == weights[1]

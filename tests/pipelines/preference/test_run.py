@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import adapted
+import forks
 import pytest
 import torch
 import toys
@@ -263,16 +264,16 @@ def job(begun: Path, folder: Path, **changes) -> list[str]:
 def test_sigkill_in_the_stage_changes_no_byte(pairs, tmp_path):
     changes = {"steps": 60, "commit": {"every": 5}}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(job(pairs, whole, **changes), cwd=toys.ROOT, check=True, capture_output=True)
+    forks.run(job(pairs, whole, **changes), cwd=toys.ROOT, check=True, capture_output=True)
     assert json.loads((whole / "metrics.json").read_text())["steps"] == 60
     command = job(pairs, killed, **changes)
-    child = subprocess.Popen(command, cwd=toys.ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    child = forks.Popen(command, cwd=toys.ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while checkpoint.load(killed / "checkpoints") is None or checkpoint.load(killed / "checkpoints")["step"] < 10:
         assert child.poll() is None
         time.sleep(0.01)
     os.kill(child.pid, signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL and not (killed / "metrics.json").exists()
-    subprocess.run(command, cwd=toys.ROOT, check=True, capture_output=True)
+    forks.run(command, cwd=toys.ROOT, check=True, capture_output=True)
     assert contents(whole / "out") == contents(killed / "out")
     assert [step for step, _ in metrics(killed)] == list(range(1, 61))
     resumed = [line for line in toys.spool(killed) if line["kind"] == "event" and "resumed" in line["text"]]

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import forks
 import pytest
 import torch
 import toys
@@ -185,15 +186,15 @@ def test_own_critiques_survive_a_kill(begun, tmp_path):
     """SIGKILL after the starting model wrote its critiques; the run that goes on trains on the same ones."""
     changes = {"loss": "cloud", "critique": OWN, "steps": 12, "commit": {"every": 2}}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(job(begun, whole, **changes), cwd=toys.ROOT, check=True, capture_output=True)
+    forks.run(job(begun, whole, **changes), cwd=toys.ROOT, check=True, capture_output=True)
     command = job(begun, killed, **changes)
-    child = subprocess.Popen(command, cwd=toys.ROOT, stdout=subprocess.DEVNULL)
+    child = forks.Popen(command, cwd=toys.ROOT, stdout=subprocess.DEVNULL)
     while len([line for line in spooled(killed) if line["kind"] == "metrics"]) < 4:
         assert child.poll() is None
         time.sleep(0.005)
     os.kill(child.pid, signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL
-    subprocess.run(command, cwd=toys.ROOT, check=True, capture_output=True)
+    forks.run(command, cwd=toys.ROOT, check=True, capture_output=True)
     assert contents(whole / "out") == contents(killed / "out")
 
 

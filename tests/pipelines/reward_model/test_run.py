@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import adapted
+import forks
 import pytest
 import torch
 import toys
@@ -127,15 +128,15 @@ def test_a_kill_changes_no_byte(begun, tmp_path):
     """SIGKILL after a commit that is not the last, in the stage's own process; then to the end."""
     changes = {"steps": 60, "checkpoint_selection": "best", "commit": {"every": 5}}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(job(begun, whole, **changes), cwd=toys.ROOT, check=True, capture_output=True)
+    forks.run(job(begun, whole, **changes), cwd=toys.ROOT, check=True, capture_output=True)
     command = job(begun, killed, **changes)
-    child = subprocess.Popen(command, cwd=toys.ROOT, stdout=subprocess.DEVNULL)
+    child = forks.Popen(command, cwd=toys.ROOT, stdout=subprocess.DEVNULL)
     while not (killed / "checkpoints" / "LATEST.json").exists():
         assert child.poll() is None
         time.sleep(0.005)
     os.kill(child.pid, signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL and not (killed / "out" / "model").exists()
-    subprocess.run(command, cwd=toys.ROOT, check=True, capture_output=True)
+    forks.run(command, cwd=toys.ROOT, check=True, capture_output=True)
     assert contents(whole / "out") == contents(killed / "out")
     assert [line.get("step") for line in toys.spool(killed) if line["kind"] == "metrics"] == list(range(1, 61))
 

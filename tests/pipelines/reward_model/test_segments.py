@@ -11,6 +11,7 @@ import sys
 import time
 from dataclasses import replace
 
+import forks
 import pytest
 import reward_pairs
 import torch
@@ -259,9 +260,9 @@ def test_a_kill_changes_no_byte(played, tmp_path, kind):
     body = {kind: section, "model": Model(path=str(model)).model_dump()}
     inputs = {"data": str(played / ("data" if kind == "reward_model" else "problems"))}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(job(whole, kind, body, inputs), cwd=toys.ROOT, check=True, capture_output=True)
+    forks.run(job(whole, kind, body, inputs), cwd=toys.ROOT, check=True, capture_output=True)
     command = job(killed, kind, body, inputs)
-    child = subprocess.Popen(command, cwd=toys.ROOT, stdout=subprocess.DEVNULL)
+    child = forks.Popen(command, cwd=toys.ROOT, stdout=subprocess.DEVNULL)
     first = killed / ("checkpoints/LATEST.json" if kind == "reward_model" else "out/samples/shard-00001.parquet")
     while not first.exists():
         assert child.poll() is None
@@ -269,7 +270,7 @@ def test_a_kill_changes_no_byte(played, tmp_path, kind):
     os.kill(child.pid, signal.SIGKILL)
     assert child.wait() == -signal.SIGKILL
     assert not (killed / "out" / ("model" if kind == "reward_model" else "samples.json")).exists()
-    subprocess.run(command, cwd=toys.ROOT, check=True, capture_output=True)
+    forks.run(command, cwd=toys.ROOT, check=True, capture_output=True)
     assert contents(whole / "out") == contents(killed / "out")
 
 

@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 
+import forks
 import pytest
 import torch
 import toys
@@ -244,7 +245,7 @@ def test_batches_under_way_at_a_commit_are_asked_again_with_their_weights(tmp_pa
 
 
 def launch(work):
-    return subprocess.Popen(
+    return forks.Popen(
         [sys.executable, "-m", "pipelines.rlvr", str(work)],
         cwd=toys.ROOT,
         stdout=open(work / "log", "ab"),

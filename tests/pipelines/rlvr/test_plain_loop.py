@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-import subprocess
 import sys
 import types
 
+import forks
 import pytest
 import torch
 import toys
@@ -104,7 +104,7 @@ def test_its_steps_are_the_trainer_s(plain, begun, tmp_path):
 def test_it_runs_as_it_stands(begun, tmp_path):
     """Its own sampling and scoring too, in a process of its own: the mean reward of the last steps is above that of the first."""
     (tmp_path / "plain.py").write_text(CODE)
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "plain.py", str(begun / "sft/out/model"), str(begun / "data"), "train"],
         capture_output=True, text=True, cwd=tmp_path, env=toys.environment(), check=False,
     )  # fmt: skip

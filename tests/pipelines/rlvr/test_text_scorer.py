@@ -5,10 +5,10 @@ from __future__ import annotations
 import copy
 import random
 import shutil
-import subprocess
 import sys
 import threading
 
+import forks
 import pytest
 import torch
 import toys
@@ -218,7 +218,7 @@ def test_two_processes_score_their_own_rows_and_share_the_columns(tmp_path, star
     """Each rank scores the rows that it rolled out, and its part of what the providers ask; both weights are whole ones."""
     more = ("presets=[progrpo]", "rlvr.reward=[verifier, {kind: listener, model: policy, weight: 0.5}]")
     work = toys.job(tmp_path / "w", start, "rlvr.processes=2", "rlvr.steps=2", *more)
-    done = subprocess.run(
+    done = forks.run(
         [sys.executable, "-m", "pipelines.stage.launch", "pipelines.rlvr", work],
         capture_output=True, text=True, timeout=240, env=toys.environment(OMP_NUM_THREADS="1"), check=False,
     )  # fmt: skip

@@ -15,6 +15,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import adapted
+import forks
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -402,7 +403,7 @@ def test_difficulty_band_keeps_what_is_solved_sometimes(tmp_path, start):
 
 
 def launch(work):
-    return subprocess.Popen(
+    return forks.Popen(
         [sys.executable, "-m", "pipelines.rlvr", str(work)],
         cwd=toys.ROOT,
         stdout=open(work / "log", "ab"),
@@ -471,7 +472,7 @@ def test_a_kill_at_each_boundary_of_a_step_changes_nothing(tmp_path, start):
     killed = toys.job(tmp_path / "killed", start, *more)
     for step, phase in enumerate((*PHASES, "before the rename", "after the rename", "before it shows"), 2):
         command = [sys.executable, "-c", PHASE_KILL, phase, str(step), str(killed)]
-        done = subprocess.run(command, cwd=toys.ROOT, capture_output=True, text=True, check=False)
+        done = forks.run(command, cwd=toys.ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == -signal.SIGKILL, (phase, done.stderr[-3000:])
     assert launch(killed).wait() == 0
     assert toys.result(whole) == toys.result(killed)

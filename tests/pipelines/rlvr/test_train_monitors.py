@@ -6,10 +6,10 @@ import hashlib
 import json
 import re
 import signal
-import subprocess
 import sys
 from dataclasses import replace
 
+import forks
 import pytest
 import torch
 import toys
@@ -195,7 +195,7 @@ def test_kills_change_no_alarm_and_no_byte(tmp_path, start):
 
     def launch(work, *kill):
         command = [sys.executable, "-c", KILL, *(kill or ("nowhere", "1")), str(work)]
-        return subprocess.run(command, cwd=toys.ROOT, capture_output=True, text=True, check=False)
+        return forks.run(command, cwd=toys.ROOT, capture_output=True, text=True, check=False)
 
     done = launch(jobs["whole"])
     assert done.returncode == 0, done.stderr[-2000:]

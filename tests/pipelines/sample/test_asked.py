@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 
+import forks
 import judge_server
 import pytest
 import toys
@@ -217,12 +218,12 @@ def test_a_killed_stage_pays_for_no_answer_twice(data, tmp_path):
         environment = os.environ | {"TEACHER_KEY": "sk-very-secret", "WHETSTONE_HOME": str(tmp_path / "home")}
         command = [sys.executable, "-m", "pipelines.sample", str(work)]
         for kill_at in (9, 25):
-            process = subprocess.Popen(command, cwd=toys.ROOT, env=environment, stdout=subprocess.DEVNULL)
+            process = forks.Popen(command, cwd=toys.ROOT, env=environment, stdout=subprocess.DEVNULL)
             while len(server.bodies) < kill_at and process.poll() is None:
                 time.sleep(0.005)
             process.send_signal(signal.SIGKILL)
             process.wait()
-        subprocess.run(command, cwd=toys.ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+        forks.run(command, cwd=toys.ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
         paid = collections.Counter(json.dumps(body, sort_keys=True) for body in server.bodies)
         assert len(paid) == count and sum(paid.values()) <= count + 2 * 2, "what was under way at a kill, at most"
         assert {header["Authorization"] for header in server.headers} == {"Bearer sk-very-secret"}

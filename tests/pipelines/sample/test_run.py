@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 
+import forks
 import pytest
 import torch
 import toys
@@ -220,9 +221,9 @@ def test_a_kill_changes_no_byte(begun, tmp_path):
     """SIGKILL after a shard, with half of the next one on disk; then to the end."""
     more = {"problems": 40, "k": 8, "rows_per_shard": 16, "sampling": {"max_tokens": 24}}
     whole, killed = tmp_path / "whole", tmp_path / "killed"
-    subprocess.run(job(begun, whole, **more), cwd=toys.ROOT, check=True, capture_output=True)
+    forks.run(job(begun, whole, **more), cwd=toys.ROOT, check=True, capture_output=True)
     command = job(begun, killed, **more)
-    child = subprocess.Popen(command, cwd=toys.ROOT, stdout=subprocess.DEVNULL)
+    child = forks.Popen(command, cwd=toys.ROOT, stdout=subprocess.DEVNULL)
     first = killed / "out" / samples.FOLDER / samples.shard_name(1)
     while not first.exists():
         assert child.poll() is None
@@ -233,7 +234,7 @@ def test_a_kill_changes_no_byte(begun, tmp_path):
     assert 2 <= len(shards) < 20
     before = {path: path.stat().st_mtime_ns for path in shards}
     (first.parent / f".{samples.shard_name(9)}.0badf00d").write_bytes(b"half")
-    subprocess.run(command, cwd=toys.ROOT, check=True, capture_output=True)
+    forks.run(command, cwd=toys.ROOT, check=True, capture_output=True)
     assert contents(whole / "out") == contents(killed / "out")
     assert {path: path.stat().st_mtime_ns for path in shards} == before
 
@@ -243,7 +244,7 @@ def test_any_number_of_processes_writes_the_same_bytes(begun, tmp_path):
     """Three processes are killed after some shards and two go on; every shard has its metrics once."""
     more = {"problems": 30, "k": 4, "rows_per_shard": 8, "sampling": {"max_tokens": 16}}
     alone, shared = tmp_path / "alone", tmp_path / "shared"
-    subprocess.run(job(begun, alone, **more), cwd=toys.ROOT, check=True, capture_output=True)
+    forks.run(job(begun, alone, **more), cwd=toys.ROOT, check=True, capture_output=True)
     job(begun, shared, **more, processes=3)
     stage = start_stage("pipelines.sample", shared)
     written = shared / "out" / samples.FOLDER
