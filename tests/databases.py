@@ -19,6 +19,9 @@ from prefect.server.database import provide_database_interface
 asyncio.run(provide_database_interface().create_db())
 """
 
+PARSED = "code-*.sqlite"
+"""What `tasks.keys.parsed` keeps in a project folder: of two hundred source files, by the digest of their text."""
+
 
 def prepare(home: Path) -> None:
     """Give a project folder that does not exist yet the databases that its first run would make.
@@ -29,6 +32,19 @@ def prepare(home: Path) -> None:
         home.mkdir(mode=0o700, parents=True)
         prefect(home / "prefect")
         mlflow(home / "mlflow.db", (home / "mlartifacts").as_uri())
+        (home / ".checked").mkdir(mode=0o700)
+        for file in _cache().glob(PARSED):
+            shutil.copy(file, home / ".checked" / file.name)
+
+
+def keep(home: Path) -> None:
+    """Have the next project folders know what a run in this one has read from source files."""
+    for file in (home / ".checked").glob(PARSED):
+        kept = _cache() / file.name
+        if not kept.exists() or kept.stat().st_size < file.stat().st_size:
+            half = kept.with_name(f".{kept.name}.{os.getpid()}")
+            shutil.copy(file, half)
+            half.replace(kept)
 
 
 def prefect(folder: Path) -> None:
@@ -46,10 +62,14 @@ def mlflow(path: Path, artifacts: str) -> None:
     half.replace(path)
 
 
+def _cache() -> Path:
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whetstone" / "tests"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def _made() -> Path:
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whetstone" / "tests"
-    folder = cache / "-".join(["databases", *(version(name) for name in ("mlflow", "prefect", "sqlalchemy"))])
-    cache.mkdir(parents=True, exist_ok=True)
+    folder = _cache() / "-".join(["databases", *(version(name) for name in ("mlflow", "prefect", "sqlalchemy"))])
     with FileLock(f"{folder}.lock"):
         if not folder.exists():
             half = folder.with_name(f"{folder.name}.half")

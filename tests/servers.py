@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
 import json
 import os
+import secrets
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -20,6 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import databases
+import pytest
 
 Served = TypeVar("Served", bound=Any)
 
@@ -117,6 +122,34 @@ def running(command: list[str], log: Path, health: str | None, **env: str) -> It
         yield process
     finally:
         stop(process)
+
+
+_shared: dict[str, str] = {}
+
+
+def shared_prefect() -> dict[str, str]:
+    """The environment of a `whetstone run` that takes this test process's Prefect server instead of starting one of its own.
+
+    Starting one takes five seconds of processor time; tests of the embedded server itself do without this.
+    """
+    if not _shared:
+        from tasks import prefect_server
+
+        folder = Path(tempfile.mkdtemp(prefix="prefect"))
+        databases.prefect(folder)
+        password = f"tests:{secrets.token_urlsafe(32)}"
+        access = {"PREFECT_API_AUTH_STRING": password, "PREFECT_SERVER_API_AUTH_STRING": password}
+        with socket.create_server(("127.0.0.1", 0), backlog=256) as listener, pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PREFECT_HOME", str(folder))
+            url = f"http://127.0.0.1:{listener.getsockname()[1]}/api"
+            process = prefect_server._start(listener.fileno(), folder / "server.log", access)
+        prefect_server._wait(process, url, folder / "server.log")
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
+        atexit.register(stop, process)
+        _shared.update(
+            access, PREFECT_API_URL=url, PREFECT_SERVER_ALLOW_EPHEMERAL_MODE="false", **{prefect_server.EMBEDDED: "1"}
+        )
+    return _shared
 
 
 def mlflow_command(folder: Path, port: int, store: str | None = None) -> list[str]:

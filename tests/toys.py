@@ -16,6 +16,7 @@ from typing import Any
 
 import databases
 import pytest
+import servers
 import torch
 import yaml
 
@@ -389,12 +390,16 @@ def external(folder: Path, **fields: Any) -> Path:
 def whetstone(
     *arguments: str, home: Path, check: bool = True, timeout: float = 300, first: bool = False, **env: str
 ) -> subprocess.CompletedProcess:
-    """The command line in a process of its own; a project folder that is not there yet gets empty databases first, unless `first`."""
-    if arguments[0] in ("run", "sweep") and not first:
-        databases.prepare(home)
+    """The command line in a process of its own.
+
+    Unless `first`, a project folder that is not there yet gets empty databases, and runs share a Prefect server.
+    """
     environment = {
         k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME")
     }
+    if arguments[0] in ("run", "sweep", "rerun") and not first:
+        databases.prepare(home)
+        environment |= servers.shared_prefect() | {"PREFECT_HOME": str(home / "prefect")}
     environment |= {"WHETSTONE_HOME": str(home), "PYTHONPATH": python_path(), **env}
     done = subprocess.run(
         [sys.executable, "-m", "flows.cli.main", *arguments],
@@ -404,6 +409,7 @@ def whetstone(
         timeout=timeout,
         check=False,
     )
+    databases.keep(home)
     if check:
         assert done.returncode == 0, f"{arguments}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
     return done

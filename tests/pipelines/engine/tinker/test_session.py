@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import time
 
+import forks
 import pytest
 import ranks
 import servers
@@ -19,7 +19,7 @@ TINKER_SERVER = toys.ROOT / "tests/tinker_server.py"
 
 def serve(base, kept, port):
     """The stand-in as a process."""
-    process = subprocess.Popen(
+    process = forks.Popen(
         [sys.executable, str(TINKER_SERVER), str(base), str(kept), str(port), "mean"],
         env=toys.environment(OMP_NUM_THREADS="1"), start_new_session=True,
     )  # fmt: skip
