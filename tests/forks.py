@@ -30,6 +30,8 @@ LIBRARIES = (
     "xxhash",
     "jinja2",
 )
+OF_COMMANDS = ("torch", "mlflow", "pandas", "sqlalchemy", "alembic.migration")
+"""What commands import; Prefect reads its settings when it is imported, so it is left to them."""
 _servers: list[fork_server.ForkServer] = []
 
 
@@ -38,7 +40,7 @@ class Popen:
 
     def __init__(
         self, command: Sequence[object], *, cwd: os.PathLike | str | None = None, env: dict[str, str] | None = None, stdout: Any = None,
-        stderr: Any = None, text: bool = False, start_new_session: bool = True,
+        stderr: Any = None, text: bool = False, start_new_session: bool = True, libraries: Sequence[str] = LIBRARIES,
     ) -> None:  # fmt: skip
         assert command[0] == sys.executable and start_new_session
         self.args = [str(argument) for argument in command]
@@ -52,7 +54,7 @@ class Popen:
             output, self.stdout = _stream(stdout, 1, None, text, stack)
             errors, self.stderr = _stream(stderr, 2, output, text, stack)
             file.flush()
-            self._fork = _server().fork(["forked", file.name], LIBRARIES, output, errors)
+            self._fork = _server().fork(["forked", file.name], libraries, output, errors)
         self.pid = self._fork.pid
 
     @property
@@ -82,12 +84,12 @@ class Popen:
 
 def run(
     command: Sequence[object], *, capture_output: bool = False, text: bool = False, timeout: float | None = None, check: bool = False,
-    stdout: Any = None, stderr: Any = None, **options: Any,
+    stdout: Any = None, stderr: Any = None, libraries: Sequence[str] = LIBRARIES, **options: Any,
 ) -> subprocess.CompletedProcess:  # fmt: skip
     """As `subprocess.run`; what it writes goes through files."""
     with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
         streams = (output, errors) if capture_output else (stdout, stderr)
-        process = Popen(command, stdout=streams[0], stderr=streams[1], **options)
+        process = Popen(command, stdout=streams[0], stderr=streams[1], libraries=libraries, **options)
         try:
             process.wait(timeout)
         finally:

@@ -401,14 +401,15 @@ def whetstone(
         databases.prepare(home)
         environment |= servers.shared_prefect() | {"PREFECT_HOME": str(home / "prefect")}
     environment |= {"WHETSTONE_HOME": str(home), "PYTHONPATH": python_path(), **env}
-    done = subprocess.run(
-        [sys.executable, "-m", "flows.cli.main", *arguments],
-        capture_output=True,
-        text=True,
-        env=environment,
-        timeout=timeout,
-        check=False,
-    )
+    command = [sys.executable, "-m", "flows.cli.main", *arguments]
+    if first:
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout, check=False)
+    else:
+        import forks
+
+        done = forks.run(
+            command, capture_output=True, text=True, env=environment, timeout=timeout, libraries=forks.OF_COMMANDS
+        )
     databases.keep(home)
     if check:
         assert done.returncode == 0, f"{arguments}\n{done.stdout[-3000:]}\n{done.stderr[-6000:]}"
