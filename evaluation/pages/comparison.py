@@ -248,8 +248,8 @@ def learning_curves(curves: dict[str, list[dict[str, Any]]]) -> list[charts.Char
     for metric, bands in curves.items():
         series = [charts.Line("", b["steps"], b["mean"], b["low"], b["high"], i) for i, b in enumerate(bands)]
         stage, colon, name = metric.rpartition(": ")
-        title = f"{stage}{colon}{learning.METRICS.get(name, name)}"
-        drawn.append(charts.Chart(title, charts.lines(title, series, share=name in learning.SHARES)))
+        title = f"{stage}{colon}{learning.title_of(name)}"
+        drawn.append(charts.Chart(title, charts.lines(title, series, share=learning.is_share(name))))
     return [chart for chart in drawn if chart.svg]
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from evaluation.comparison import band
 from evaluation.pages import charts
+from evaluation.source_metrics import of_source
 from pipelines.base.files import REPORT
 from pipelines.stage.report import SPOOL, history
 
@@ -23,12 +24,25 @@ SHARES = ("reward/correct", "rollout/truncated_share", "accuracy/heldout")
 Points = list[tuple[int, float]]
 
 
+def title_of(metric: str) -> str:
+    """What a page calls a metric; its name where it has no other."""
+    own = of_source(metric)
+    return METRICS.get(metric, metric) if own is None else f"{own[0]}, {own[1]}"
+
+
+def is_share(metric: str) -> bool:
+    """Whether a metric is from 0 to 1."""
+    return metric in SHARES or (of_source(metric) is not None and metric.endswith("/correct"))
+
+
 def of_artifact(artifact: Path) -> dict[str, Points]:
     """metric → its points by step, of those metrics that pages show, in their order; empty where the artifact is not here."""
     spool = artifact / REPORT / SPOOL
     lines = history(spool) if spool.is_file() else []
+    of_sources = sorted({name for line in lines for name in line["values"] if of_source(name)})
     points = {
-        name: [(line["step"], line["values"][name]) for line in lines if name in line["values"]] for name in METRICS
+        name: [(line["step"], line["values"][name]) for line in lines if name in line["values"]]
+        for name in (*METRICS, *of_sources)
     }
     return {name: values for name, values in points.items() if values}
 
@@ -41,8 +55,9 @@ def drawn(arms: Sequence[dict[str, list[Points]]], marks: Sequence[int] = ()) ->
         marks: steps at which there was an alarm.
     """
     shown = []
-    for metric, title in METRICS.items():
+    for metric in dict.fromkeys([*METRICS, *(metric for arm in arms for metric in arm)]):
+        title = title_of(metric)
         bands: list[dict[str, Any]] = [band(arm.get(metric, [])) for arm in arms]
         series = [charts.Line("", b["steps"], b["mean"], b["low"], b["high"], i) for i, b in enumerate(bands)]
-        shown.append(charts.Chart(title, charts.lines(title, series, share=metric in SHARES, marks=marks)))
+        shown.append(charts.Chart(title, charts.lines(title, series, share=is_share(metric), marks=marks)))
     return [chart for chart in shown if chart.svg]

@@ -58,6 +58,8 @@ RLVR = {
                        "tokens whose advantage or share of the loss it changed."),
     "reward_component/*": Metric("Mean of a part of the reward: a reward function's name, `verifier`, ..."),
     "reward_component_std/*": Metric("Standard deviation of that part inside a group, mean over groups: what each reward tells apart."),
+    "source/*": Metric("Of a source, where the split has several: `share` of the step's rollouts, `token_share` of its sampled tokens, "
+                       "`reward_mean`, `correct`, `length_mean`, `truncated_share`."),
     "status/*": Metric("Share of rollouts with a verifier's status: correct, incorrect, unparsable, timed_out, ..."),
     "rollout/rows": Metric("Rollouts sampled."),
     "rollout/length_mean": Metric("Tokens that the policy chose, mean over rollouts.", outcome="tokens an answer"),

@@ -26,6 +26,7 @@ class Outcome:
 
     uid: str
     group: int
+    source: str
     score: float | None
     correct: bool | None
     propensity: float | None
@@ -47,7 +48,7 @@ class Outcome:
         pairs = zip(row.logp_old, row.role, strict=True)
         logp = [value for value, role in pairs if role == Role.POLICY and math.isfinite(value)]
         return cls(
-            row.uid, row.group, row.score, row.correct, row.propensity, row.sampled_count, row.stop, row.status, row.player,
+            row.uid, row.group, row.source, row.score, row.correct, row.propensity, row.sampled_count, row.stop, row.status, row.player,
             row.components, _paid(row), -sum(logp), len(logp),
         )  # fmt: skip
 

@@ -66,6 +66,7 @@ class Trainer(Loop):
         gold_answers.require(self.problems, rlvr.reward, rlvr.split)
         info_fields.require(self.problems, rlvr)
         self.by_uid = {p.uid: p for p in self.problems}
+        self.sources = {p.source for p in self.problems}
         network = self.load_network().train(rlvr.gradient_checkpointing)
         self.learner = Learner(
             rlvr, model, self.update, network=network, unread=self.unread, start=start,
@@ -124,16 +125,9 @@ class Trainer(Loop):
 
         assert self.settings.sampler is not None
         return ServerSampler(
-            self.settings.sampler,
-            stop=stop,
-            context=context,
-            dtype=self.model_settings.dtype,
-            work=self.work,
-            event=self.report.event,
-            base=models.local(start),
-            lora_rank=self.settings.lora.rank if self.settings.lora else 0,
-            world=self.world,
-        )
+            self.settings.sampler, stop=stop, context=context, dtype=self.model_settings.dtype, work=self.work, event=self.report.event,
+            base=models.local(start), lora_rank=self.settings.lora.rank if self.settings.lora else 0, world=self.world,
+        )  # fmt: skip
 
     def _collector(self, start: str) -> Collector:
         """The sampling side of a step, its scorer of text, and the methods connected to theirs.
@@ -143,15 +137,9 @@ class Trainer(Loop):
         """
         tokenizer = copy.deepcopy(self.tokenizer) if self.settings.staleness else self.tokenizer
         collector = Collector(
-            self.settings,
-            self.update,
-            self.problems,
-            tokenizer=tokenizer,
-            sampler=self.sampler,
-            scorer=self.learner.text_scorer(tokenizer, start, parallel.World()),
-            seed=self.seed,
-            world=self.world,
-        )
+            self.settings, self.update, self.problems, tokenizer=tokenizer, sampler=self.sampler,
+            scorer=self.learner.text_scorer(tokenizer, start, parallel.World()), seed=self.seed, world=self.world,
+        )  # fmt: skip
         for part in self.update.bound():
             part.fn.connect(collector.scorer if samples_with(part) else self.learner.scorer)
         return collector
@@ -198,10 +186,8 @@ class Trainer(Loop):
             self.log.rewind({})
         count, wanted = len(self.problems), self.settings.prompts
         if count < wanted:
-            text = (
-                f"the split {self.settings.split} has {count} problems and a step draws {wanted} (rlvr.prompts), so the policy may "
-                "learn their answers by heart"
-            )
+            text = f"the split {self.settings.split} has {count} problems and a step draws {wanted} (rlvr.prompts), so the policy may "
+            text += "learn their answers by heart"
             self.report.event(text, step=0, monitor="problems", action="warn")
 
     def make_step(self, step: int) -> dict[str, float]:
@@ -290,6 +276,10 @@ class Trainer(Loop):
         sampled = [row for row in sampled if row.stop != Stop.WINDOW]
         outcomes = held.of_all(map(Outcome.of, sampled))
         metrics = diagnostics.of_rollouts(outcomes) | batch.metrics | self._measured(sampled, held)
+        if len(self.sources) > 1:
+            from pipelines.rlvr.source_metrics import of_sources
+
+            metrics |= of_sources(outcomes, self.sources)
         metrics["time/rollout_s"] = batch.seconds
         drawn = outcomes if batch.sampled else []
         tokens = sum(row.sampled_count for row in drawn)
@@ -369,14 +359,10 @@ class Trainer(Loop):
             return
         self._set_up = True
         context = SetupContext(
-            problems=len(self.problems),
-            seed=self.seed,
-            prompts=lambda: self.collector.rendered(self.problems),
-            rollouts=self._setup_rollouts,
-            columns=lambda rows: pack(rows, step=0, total_steps=self.settings.steps),
-            hidden=self._setup_hidden,
-            sources=[problem.source for problem in self.problems],
-        )
+            problems=len(self.problems), seed=self.seed, prompts=lambda: self.collector.rendered(self.problems),
+            rollouts=self._setup_rollouts, columns=lambda rows: pack(rows, step=0, total_steps=self.settings.steps),
+            hidden=self._setup_hidden, sources=[problem.source for problem in self.problems],
+        )  # fmt: skip
         for method in self.update.methods():
             method.setup(context)
         if self.monitors.acts:
@@ -399,9 +385,6 @@ class Trainer(Loop):
 
     def _pack(self, rows: list[Trajectory], step: int) -> dict[str, Any]:
         return self.collector.pack(rows, step, self.learner.updates_done)
-
-    def _filtered(self, columns: dict[str, Any]) -> dict[str, Any]:
-        return self.collector.filtered(columns)
 
     def _updates(self, columns: dict[str, Any], step: int) -> list[PolicyUpdate]:
         """The step's updates, as the replay part says; the methods hear of the step's own."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from evaluation import samples
 from evaluation.comparison import Subject
+from evaluation.source_metrics import of_source
 from pipelines.base import names
 from pipelines.base.errors import UserError, did_you_mean
 from pipelines.base.files import read_manifest
@@ -304,7 +305,7 @@ def _curves(made_of: dict[str, Artifact]) -> dict[str, list[tuple[int, float]]]:
         kind = stage_kinds().get(artifact.stage)
         names = kind.headlines if kind else ()
         for line in history(artifact.path / "report" / "spool.jsonl") if names else []:
-            for name in names:
+            for name in (*names, *sorted(filter(of_source, line["values"]))):
                 if name in line["values"]:
                     curves.setdefault(f"{stage}: {name}", []).append((line["step"], line["values"][name]))
     return curves

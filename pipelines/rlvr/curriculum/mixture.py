@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
@@ -17,6 +15,7 @@ from pipelines.contract.catalogue import bind, method
 from pipelines.contract.method import Curriculum
 from pipelines.contract.rollout import Allocation, GroupOutcome
 from pipelines.recipe.stage_checks import feeding
+from pipelines.rlvr.common.source_labels import source_labels
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import SetupContext
@@ -102,7 +101,7 @@ class mixture(Curriculum):
         """Source → its problems, by index in the split."""
         self.step: list[tuple[str, int, float | None]] = []
         """Source, group and score of the step's rows."""
-        self.labels = _labels(self.shares)
+        self.labels = source_labels(self.shares)
 
     def parts(self) -> Sequence[Bound]:
         """The curricula of the sources."""
@@ -197,15 +196,3 @@ def _of_source(context: SetupContext, members: list[int]) -> SetupContext:
 
     sources = [context.sources[problem] for problem in members]
     return replace(context, problems=len(members), sources=sources, prompts=prompts, rollouts=rollouts)
-
-
-def _labels(names: Mapping[str, float]) -> dict[str, str]:
-    """Source → its name in metrics: the last part of a path without wildcards, or all of it where two would be one.
-
-    >>> _labels({"s3://b/math/*.jsonl": 1, "data/gsm8k.jsonl": 1}), _labels({"a/x": 1, "b/x": 1})
-    ({'s3://b/math/*.jsonl': 'math', 'data/gsm8k.jsonl': 'gsm8k.jsonl'}, {'a/x': 'a_x', 'b/x': 'b_x'})
-    """
-    last = {name: [part for part in PurePosixPath(name).parts if not set("*?[") & set(part)][-1:] for name in names}
-    short = {name: part[0] if part else name for name, part in last.items()}
-    shown = short if len(set(short.values())) == len(short) else dict(zip(names, names, strict=True))
-    return {name: re.sub(r"[^\w.\-]", "_", label) for name, label in shown.items()}

@@ -170,7 +170,7 @@ def test_a_gate_at_either_end_is_plain_rl_or_plain_sft(tmp_path, start, gate):
     made = frozen(tmp_path, start, "hpt", *hpt)
     collected = made._batch(0)
     made._batch = lambda step: collected
-    batch = made._filtered(made._pack(collected.rows, 0))
+    batch = made.collector.filtered(made._pack(collected.rows, 0))
     assert set(batch["teacher_forced"].any(1)[batch["in_loss"]].tolist()) == {gate == 4}
     made.step(0)
     if gate == -1:
