@@ -9,11 +9,14 @@ A length bonus whose target depends on how hard the problem is for the policy.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 import torch
 from pydantic import Field
 
+from pipelines.base.errors import RecipeError
+from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow
 from pipelines.contract.method import Method
@@ -44,10 +47,22 @@ def laser(
     return reward + bonus * ((correct > 0) & (length <= target))
 
 
+def _groups_of_one_size(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
+    """Its targets are lengths within which so many of n answers are correct."""
+    own = node.settings.by_source
+    if sizes := [name for name, each in own.items() if each.group_size not in (None, node.settings.group_size)]:
+        raise RecipeError(
+            f"rlvr.by_source.{sizes[0]}.group_size",
+            f"the target lengths of {part.name} are for groups of one size",
+            "Leave it out, or use shaping: laser, whose target is given.",
+        )
+
+
 @method(
     paper="2505.15612",
     title="Learn to Reason Efficiently with Adaptive Length-based Reward Shaping (LASER-D)",
     checked="official code, 4 cases (targets from the training rollouts of the last steps instead of a monitor set)",
+    check=_groups_of_one_size,
 )
 class laser_d(Method):
     """Three bands by the group's accuracy (from 2/3, from 1/3, below); each has its own target length.

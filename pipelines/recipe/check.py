@@ -238,7 +238,7 @@ def _check_rewards(bound: dict[str, Any], methods: list[Bound], providers: list[
 
 def _check_steps(bound: dict[str, Any]) -> None:
     """The tokens of a row belong to turns or steps of one kind."""
-    parts = [part for slot in ("rollout", "reward") for part in (bound[slot], *bound[slot].fn.parts())]
+    parts = [bound["rollout"], bound["reward"], *bound["reward"].fn.parts()]
     makers = [part for part in parts if "turn" in part.card.makes]
     if len(makers) > 1:
         raise RecipeError(

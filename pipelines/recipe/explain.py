@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
@@ -145,13 +145,15 @@ def _known(loc: list[str], body: dict[str, Any], model: type[BaseModel]) -> list
 
 def _fields_at(loc: list[str], root: type[BaseModel]) -> list[str]:
     model: Any = root
+    named = False  # whether the next key is one of a mapping of sections
     for key in loc:
-        if key.isdigit():
+        if key.isdigit() or named:
+            named = False
             continue
         if model is None:
             return []
         annotation = model.model_fields[key].annotation if key in model.model_fields else None
-        model = _model_in(annotation)
+        model, named = _model_in(annotation), get_origin(annotation) is dict
     return [] if model is None else list(model.model_fields)
 
 

@@ -23,6 +23,7 @@ from pipelines.recipe.server import SERVED_ALONE, RemoteEngine, Server
 from pipelines.recipe.source import Source as Source
 from pipelines.recipe.spans import Span as Span
 from pipelines.recipe.training import FixedDataSettings, OnePart, Optimizer, Part, Parts, TrainSettings, named_part
+from pipelines.recipe.training import OfSource as OfSource
 
 
 def _reward(value: Any) -> Any:
@@ -182,6 +183,8 @@ class Rlvr(TrainSettings):
     group_size: int = Field(8, ge=1, le=100_000)
     """Rollouts per problem."""
     sampling: Sampling = Sampling()
+    by_source: dict[Line, OfSource] = {}
+    """Source of prompts → what these have instead of the stage's `max_tokens`, `group_size` and `rollout`."""
     window: float | None = Field(None, gt=0)
     """Tokens that a row may grow by in a step, below 1 a share of `sampling.max_tokens`; the rest follows in later steps, with
     newer weights. Default: rows are drawn to their end."""
@@ -251,17 +254,15 @@ class Rlvr(TrainSettings):
     @property
     def window_tokens(self) -> int | None:
         """`window` in tokens."""
-        if self.window is None:
-            return None
-        return math.ceil(self.window * (self.sampling.max_tokens if self.window < 1 else 1))
+        unit = self.sampling.max_tokens if self.window is not None and self.window < 1 else 1
+        return None if self.window is None else math.ceil(self.window * unit)
 
     @model_validator(mode="after")
     def _rollouts(self) -> Rlvr:
-        if self.prompts * self.group_size > MOST_ROLLOUTS:
-            raise ValueError(
-                f"prompts * group_size is {self.prompts * self.group_size} rollouts a step; at most {MOST_ROLLOUTS} fit"
-            )
-        if self.mini_batches > self.prompts * self.group_size:
+        rollouts = self.prompts * max([self.group_size, *(own.group_size or 1 for own in self.by_source.values())])
+        if rollouts > MOST_ROLLOUTS:
+            raise ValueError(f"prompts * group_size is {rollouts} rollouts a step; at most {MOST_ROLLOUTS} fit")
+        if self.mini_batches > rollouts:
             raise ValueError("mini_batches: more updates per pass than the step has rollouts")
         if len(set(map(os.path.normpath, self.reward_functions))) < len(self.reward_functions):
             raise ValueError("reward_functions: each function may be named once")
@@ -318,9 +319,7 @@ class Task(Settings):
         if self.environment is not None:
             check_unread_fields(self.environment, self)
         if self.chat is False and (self.system or self.prefill):
-            raise ValueError(
-                f"{self.name}: `system` and `prefill` go through the chat template; leave `chat: false` out"
-            )
+            raise ValueError(f"{self.name}: `system` and `prefill` go through the chat template; leave chat: false out")
         if self.start_date is not None and self.end_date is not None and self.start_date > self.end_date:
             raise ValueError(f"{self.name}: start_date {self.start_date} is after end_date {self.end_date}")
         return self

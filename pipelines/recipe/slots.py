@@ -49,6 +49,10 @@ def bind_slots(rlvr: Rlvr) -> dict[str, Any]:
             bound[slot] = [bind(f"rlvr.{slot}", entry) for entry in spec]
         else:
             bound[slot] = None if spec is None else bind(f"rlvr.{slot}", spec)
+    if rlvr.by_source:
+        from pipelines.contract.by_source import divided
+
+        bound["rollout"] = divided(bound["rollout"], rlvr.by_source, rlvr.sampling.max_tokens)
     return bound
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from pipelines import environments
@@ -138,18 +138,33 @@ def feeding(node: Node, split: str | None) -> Iterator[tuple[str, Source]]:
             yield from feeding(sampled, sampled.settings.split)
 
 
-def check_episodes(node: Node, field: str, value: str, split: str, plays: bool) -> None:
+def check_sources(node: Node, field: str, names: Iterable[str]) -> None:
+    """A setting names sources of the stage's split, where these are known before the data are: rows of files may name others.
+
+    Raises:
+        RecipeError: it names another one.
+    """
+    sources = [source for _, source in feeding(node, node.settings.split)]
+    known = {str(source.task) for source in sources}
+    unknown = [name for name in names if name not in known]
+    if unknown and sources and all(source.task is not None for source in sources):
+        problem = f"{node.settings.split} has no records of a source {unknown[0][:80]!r}"
+        raise RecipeError(field, problem, did_you_mean(unknown[0][:80], known))
+
+
+def check_episodes(node: Node, field: str, value: str, split: str, plays: bool, others: Collection[str] = ()) -> None:
     """Episodes are played in environments, and problems that only an episode scores are played.
 
     Args:
         field: what says whether the stage plays episodes.
         value: what it says.
         plays: whether it does.
+        others: sources that it says nothing of.
 
     Raises:
         RecipeError: a source of the split makes problems of the other sort.
     """
-    for where, source in feeding(node, split):
+    for where, source in [each for each in feeding(node, split) if each[1].label not in others]:
         environment = str(source.task) if source.kind == "environment" else None
         if plays and (source.kind == "reasoning_gym" or source.self_supervised):
             raise RecipeError(

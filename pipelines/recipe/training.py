@@ -27,6 +27,15 @@ Part = Annotated[dict[str, Any], BeforeValidator(named_part, json_schema_input_t
 Parts = Annotated[list[dict[str, Any]], BeforeValidator(_parts, json_schema_input_type=OnePart | list[OnePart] | None)]
 
 
+class OfSource(Settings):
+    """What prompts of one source have in place of the stage's own settings."""
+
+    max_tokens: int | None = Field(None, ge=1)
+    """Of an answer, or of a turn, in place of `sampling.max_tokens`."""
+    group_size: int | None = Field(None, ge=1, le=100_000)
+    rollout: Part | None = None
+
+
 class Lora(Settings):
     """Low-rank adapters through peft; `true` for the defaults, a number for the rank.
 

@@ -223,6 +223,10 @@ class Collector:
             return self._windowed(step, draw, first)
         curriculum = self.update.curriculum.fn
         allocations = curriculum.propose(self.settings.prompts, self.settings.group_size)
+        if self.settings.by_source:
+            from pipelines.rlvr import by_source
+
+            allocations = by_source.sized(allocations, self.problems, self.settings)
         self._asked = len(allocations)
         rows = self.sample(allocations, first, (step, draw, ROLLOUTS), self.rows) if allocations else []
         for row in rows:
@@ -299,19 +303,11 @@ class Collector:
 
     def _context(self, prompts: int, stream: tuple[int, ...]) -> RolloutContext:
         return RolloutContext(
-            sampler=self.sampler,
-            sampling=self.sampling,
-            prompts=prompts,
-            streams=Streams(self.seed, *stream, *self.branch),
-            entropy=self.update.needs("entropy_old"),
-            version=self.version,
-            tokenizer=self.tokenizer,
-            scorer=self.scorer,
-            window=self.settings.window_tokens,
-            stored=self.stored,
-            progress=self._step / self.settings.steps,
+            sampler=self.sampler, sampling=self.sampling, prompts=prompts, streams=Streams(self.seed, *stream, *self.branch),
+            entropy=self.update.needs("entropy_old"), version=self.version, tokenizer=self.tokenizer, scorer=self.scorer,
+            window=self.settings.window_tokens, stored=self.stored, progress=self._step / self.settings.steps,
             on_timeout=self.settings.on_timeout,
-        )
+        )  # fmt: skip
 
     def _score(self, rows: list[Trajectory]) -> None:
         """Fill in scores, in place."""

@@ -12,7 +12,12 @@ from pipelines.recipe.slots import terms_of
 
 def are_read(reward: Mapping[str, Any]) -> bool:
     """Whether the verifier that a record names pays its completions, alone or as a term."""
-    return any(term["kind"] == "verifier" and not term.get("verifier") for _, term in terms_of("", dict(reward)))
+    return any(_readers(reward))
+
+
+def _readers(reward: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rewards that are the verdicts of the records' verifiers."""
+    return [t for _, t in terms_of("", dict(reward)) if t["kind"] == "verifier" and not t.get("verifier")]
 
 
 def require(problems: Sequence[Problem], reward: Mapping[str, Any], split: str) -> None:
@@ -23,9 +28,10 @@ def require(problems: Sequence[Problem], reward: Mapping[str, Any], split: str) 
     Raises:
         DataError: names the split, the first such record and what to do.
     """
-    if not are_read(reward):
-        return
-    empty = [p for p in problems if not p.has_gold]
+    readers = _readers(reward)
+    empty = [
+        p for p in problems if not p.has_gold and any(p.source in (t.get("sources") or [p.source]) for t in readers)
+    ]
     if empty:
         raise DataError(
             "rlvr.split",

@@ -131,6 +131,10 @@ class RlvrKind(Kind):
         rl: Rlvr = node.settings
         check_quantized("rlvr", rl)
         check_optimizer(node)
+        if rl.by_source or rl.reward.get("terms"):
+            from pipelines.rlvr import by_source
+
+            by_source.check(node)
         check.methods(node)
         if rl.engine is not None:
             from pipelines.recipe.engine_checks import check_engine
@@ -140,7 +144,8 @@ class RlvrKind(Kind):
         _check_samples(node)
         rollout = str(rl.rollout.get("kind"))
         about = card(load("rlvr.rollout", rollout))
-        check_episodes(node, "rlvr.rollout", rollout, rl.split, PLAYS in about.makes)
+        others = [name for name, own in rl.by_source.items() if own.rollout is not None]
+        check_episodes(node, "rlvr.rollout", rollout, rl.split, PLAYS in about.makes, others)
         _check_users(node)
         _check_roles(node)
         reward_models.check(resolve(node.settings))
@@ -223,6 +228,7 @@ def _parts(rl: Rlvr) -> list[tuple[str, Any]]:
         spec = getattr(rl, slot)
         for part in spec if isinstance(spec, list) else [] if spec is None else [spec]:
             chosen += [(f"rlvr.{slot}", each.get("kind")) for _, each in terms_of(slot, part)]
+    chosen += [("rlvr.rollout", own.rollout.get("kind")) for own in rl.by_source.values() if own.rollout is not None]
     chosen += [(PROVIDERS, part.get("kind")) for part in rl.providers]
     chosen += [(PROVIDERS, name) for name in _joining(rl)]
     return [*dict.fromkeys([*chosen, *monitors(rl)])]

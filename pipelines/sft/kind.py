@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pipelines.base.errors import Problem, RecipeError, did_you_mean
+from pipelines.base.errors import Problem, RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Part
 from pipelines.recipe.settings import Sft
-from pipelines.recipe.stage_checks import feeding
+from pipelines.recipe.stage_checks import check_sources
 from pipelines.recipe.stage_kind import Node
 from pipelines.recipe.train_kind import FixedDataKind
 
@@ -41,7 +41,8 @@ class SftKind(FixedDataKind):
                 "clipped",
                 "Set mini_batches, such as 8, or use loss: cross_entropy.",
             )
-        _check_sources(node)
+        for field in ("weights", "mixture"):
+            check_sources(node, f"sft.{field}", getattr(node.settings, field))
 
     def reads_part(self, settings: Sft) -> Part | None:
         """What is trained."""
@@ -50,22 +51,6 @@ class SftKind(FixedDataKind):
     def info_fields(self, settings: Sft) -> dict[str, str]:
         """Where records have weights of their own."""
         return {"sft.weight_from": settings.weight_from} if settings.weight_from is not None else {}
-
-
-def _check_sources(node: Node) -> None:
-    """Weights and mixture name sources of the split, where these are known before the data are: rows of files may name others."""
-    sources = [source for _, source in feeding(node, node.settings.split)]
-    if not sources or any(source.task is None for source in sources):
-        return
-    known = {str(source.task) for source in sources}
-    for field in ("weights", "mixture"):
-        for name in getattr(node.settings, field):
-            if name not in known:
-                raise RecipeError(
-                    f"sft.{field}",
-                    f"{node.settings.split} has no records of a source {name[:80]!r}",
-                    did_you_mean(name[:80], known),
-                )
 
 
 KIND = SftKind()

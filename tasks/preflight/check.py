@@ -440,6 +440,8 @@ def _limits(recipe: Recipe, nodes: list[Node], known: dict[str, dict[str, Any]])
             yield Problem(f"{node.name}.max_length", text, f"Use at most {positions}{alternative}.")
         if isinstance(getattr(node.settings, "sampling", None), Sampling) and not node.asks_endpoints:
             limits[f"{node.name}.sampling.max_tokens"] = node.settings.sampling.max_tokens
+            for source, own in getattr(node.settings, "by_source", {}).items():
+                limits[f"{node.name}.by_source.{source}.max_tokens"] = own.max_tokens or 0
         for number, task in enumerate(node.settings.tasks if isinstance(node.settings, Evaluate) else []):
             asked = task.sampling.get("max_gen_toks")
             if isinstance(asked, int):

@@ -46,7 +46,8 @@ Left out: evaluation (what a pass of lm-eval holds depends on the length of its 
 teachers, what the scan of a recurrent layer keeps for its backward pass, experts that are computed for few tokens (all are
 counted as one MLP of `intermediate`), what the allocator keeps (pinned host memory comes in
 powers of two). It is an upper bound on what the recipe leaves open: every
-completion has `max_tokens`, every row of SFT is scored in all of its tokens, every pair is as long as `max_length` lets it be,
+completion has `max_tokens` and every group `group_size` (of sources that differ, the most of any), every row of SFT is scored in all of
+its tokens, every pair is as long as `max_length` lets it be,
 no row is skipped. A prompt's length is not in the recipe: `prompt_tokens` is what is assumed of it.
 """
 
@@ -349,19 +350,28 @@ def _load(node: Node, prompt: int) -> Load:
         return _of_reward_model(section, min(prompt, section.max_length - 1))
     if isinstance(section, Sample):
         return _of_sample(node, section, prompt)
-    served, length = section.sampler is not None, prompt + section.sampling.max_tokens
-    completions = section.prompts * section.group_size * section.sampling.max_tokens
-    prompts = section.prompts * prompt * (1 if section.share_prefixes else section.group_size)
+    group, answer = largest(section)
+    served, length, completions = section.sampler is not None, prompt + answer, section.prompts * group * answer
+    prompts = section.prompts * prompt * (1 if section.share_prefixes else group)
     tokens = max(length, min(section.micro_batch_tokens, prompts + completions))
     return Load(
         tokens,
         scored=min(tokens, completions),
-        width=max(length, min(TREE_WIDTH, prompt + section.group_size * section.sampling.max_tokens)),
-        rows=0 if served else min(section.decode_rows, -(-section.prompts // section.processes) * section.group_size),
+        width=max(length, min(TREE_WIDTH, prompt + group * answer)),
+        rows=0 if served else min(section.decode_rows, -(-section.prompts // section.processes) * group),
         length=length,
-        steps=0 if served else section.sampling.max_tokens,
+        steps=0 if served else answer,
         truncated=_truncated(section.sampling),
         models=section.staleness + int(section.divergence is not None and section.lora is None),
+    )
+
+
+def largest(section: Rlvr) -> tuple[int, int]:
+    """The most rollouts of a group, and the most tokens of one, over all sources."""
+    own = section.by_source.values()
+    return (
+        max([section.group_size, *(each.group_size or 0 for each in own)]),
+        max([section.sampling.max_tokens, *(each.max_tokens or 0 for each in own)]),
     )
 
 

@@ -4,7 +4,7 @@ Let P be the parameters and N the tokens of a step. A training pass takes 6 P N 
 2 P N more), a scoring pass 2 P N, attention 2 L a d operations a token and position in a pass forward and twice that backward. A decoding
 step reads the weights and the keys and values of its rows once. GPUs are assumed to keep up the shares of their makers' figures that one
 H100 kept up (docs/results.md, "On one H100"). Rewards, pushes of weights, commits and what ranks exchange are not counted, and every
-completion is taken to be `max_tokens` long.
+completion is taken to be `max_tokens` long; where sources differ, every group is taken to be as large and as long as the largest may be.
 """
 
 from __future__ import annotations
@@ -78,7 +78,8 @@ def of_stage(node: Node, shape: Shape, card: Card, *, prompt_tokens: int | None 
         return StepTime(_training(section, shape, card, tokens, section.max_length))
     if not isinstance(section, Rlvr):
         return None
-    rows, answer = section.prompts * section.group_size, section.sampling.max_tokens
+    group, answer = memory.largest(section)
+    rows = section.prompts * group
     tokens = rows * (prompt + answer)
     scored = int(section.old_logp == "trainer") + int(section.divergence is not None)
     training = section.epochs * _training(section, shape, card, tokens, prompt + answer)

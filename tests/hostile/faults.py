@@ -84,6 +84,11 @@ FAULTS = [
         "flows/test_operations.py::test_a_worker_that_is_asked_to_leave",
     ),
     Fault(
+        "an RLVR stage on several sources: SIGKILL", "between commits, with episodes and answers, groups of two sizes and terms by source",
+        "its next start continues from the last commit and ends with the same bytes", "137", "start the same command",
+        "pipelines/rlvr/test_by_source.py::test_a_killed_run_on_episodes_and_answers_ends_with_the_same_bytes",
+    ),
+    Fault(
         "worker, flow and stage at once: SIGKILL, power", "while a flow works",
         "after five minutes without a heartbeat the Prefect server marks the flow run Crashed (or upkeep does, at its second check); "
         "upkeep restarts it, at most twice; it continues from the last commit, in the same MLflow runs",

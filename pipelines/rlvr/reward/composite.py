@@ -13,7 +13,7 @@ from pydantic import Field, ValidationError, model_validator
 from pipelines.base.errors import DataError, RecipeError, did_you_mean
 from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import bind, method
-from pipelines.contract.fields import Strict, message, place
+from pipelines.contract.fields import Line, Strict, message, place
 from pipelines.contract.method import Composed, Reward
 from pipelines.data.records import PREFERENCE, PREFERENCES, Problem, Trajectory, by_group
 from pipelines.rlvr.ops import SAME
@@ -96,6 +96,8 @@ class TermSettings(Strict):
     operation: Literal["add", "multiply", "geometric"] = "add"
     """Whether weight x value is added to the terms before it, what they gave is multiplied by it, or both enter a geometric mean."""
     gate: Gate | None = None
+    sources: Annotated[list[Line], Field(min_length=1, max_length=1000)] | None = None
+    """Sources whose prompts it pays; of others it is not asked, and adds, multiplies and averages nothing. Default: all."""
     unscored: Literal["row", "zero"] = "row"
     """Where the term has no value (a timeout, an unreadable judge): the row stays unscored, or the value is 0."""
 
@@ -113,6 +115,15 @@ class Term:
     name: str
     settings: TermSettings
     reward: Bound
+
+    def pays(self, source: str) -> bool:
+        """Whether it pays prompts of a source."""
+        return self.settings.sources is None or source in self.settings.sources
+
+    def covers(self, other: Term) -> bool:
+        """Whether it pays all prompts that another term pays."""
+        own, others = self.settings.sources, other.settings.sources
+        return own is None or (others is not None and set(others) <= set(own))
 
     def weight(self, step: int) -> float | None:
         """Its weight in a step; None where it is learned, or the record's own."""
@@ -133,10 +144,11 @@ class composite(Composed, Reward):
     that follows how well the term agrees with the verdict, or `preference` for the weight that the record's `info.preferences` gives the
     term, which the policy reads in its prompt: multi-objective RL with one policy for all weights), `gate` (`{term, at_least, at_most,
     otherwise}`: the value counts only where an earlier term's is within these bounds), `operation` (`add` to the result of the terms
-    before it, `multiply` it, or take the `geometric` mean with it) and `unscored` (what to do with a row that it cannot score: leave the
-    `row` out, or count `zero`). Successive `geometric` terms enter one mean, the Kinesthetic Reward Combination of Lucy-SKG (2305.15801):
-    the root of the product of all absolute values, negative if any of them is. It is a reward of the whole answer: what the terms
-    before it paid tokens or turns is dropped. A
+    before it, `multiply` it, or take the `geometric` mean with it), `unscored` (what to do with a row that it cannot score: leave the
+    `row` out, or count `zero`) and `sources` (it pays prompts of these sources alone; the reward of any other is that of the remaining
+    terms with their weights as they are, since weights are never normalised). Successive `geometric` terms enter one mean, the Kinesthetic
+    Reward Combination of Lucy-SKG (2305.15801): the root of the product of all absolute values, negative if any of them is. It is a reward
+    of the whole answer: what the terms before it paid tokens or turns is dropped. A
     term's rewards for single tokens (`drlc`) or turns (`viper`, `contrasting_goals`; `verifier`: the environment's) are scaled by its
     weight, its gate and the factors of later terms; its reward for the whole answer goes to an episode's last turn. A reward that adds to
     the environment's (`matchtir`) includes it, and needs no `verifier` beside it. Where all terms are added, `terms` of a row holds each
@@ -150,7 +162,7 @@ class composite(Composed, Reward):
     def __init__(self, *, terms: Annotated[list[str | dict[str, Any]], Field(min_length=1, max_length=64)]) -> None:
         self.terms: list[Term] = []
         for number, spec in enumerate(terms):
-            self.terms.append(_term(number, spec, [term.name for term in self.terms]))
+            self.terms.append(_term(number, spec, self.terms))
         self.pays_turns = any(term.reward.fn.pays_turns for term in self.terms)
         self.moves = any(isinstance(term.settings.weight, Ramp) for term in self.terms)
         """Whether a weight changes with the steps."""
@@ -174,9 +186,11 @@ class composite(Composed, Reward):
         paid: dict[str, list[dict[str, list[float]]]] = {column: [{} for _ in rows] for column in PAID}
         components = [{k: v for k, v in row.components.items() if k != "verifier"} for row in rows]
         for term in self.terms:
-            scored = [_copy(row) for row in rows]
-            score(term.reward.fn, scored, problems)
-            for number, (row, copied, known, parts) in enumerate(zip(rows, scored, values, components, strict=True)):
+            paying = {number: _copy(row) for number, row in enumerate(rows) if term.pays(row.source)}
+            if paying:
+                score(term.reward.fn, list(paying.values()), problems)
+            for number, copied in paying.items():
+                row, known, parts = rows[number], values[number], components[number]
                 row.turn, row.turn_state, row.potential = copied.turn, copied.turn_state, copied.potential
                 known[term.name] = copied.score
                 if copied.score is not None:
@@ -189,7 +203,7 @@ class composite(Composed, Reward):
                 own = {k: v for k, v in copied.components.items() if k not in row.components}
                 parts.update({f"{term.name}.{k}": v for k, v in own.items()})
         for number, (row, known, parts) in enumerate(zip(rows, values, components, strict=True)):
-            own = preferences(problems[row.uid], self.preferred)
+            own = preferences(problems[row.uid], [name for name in self.preferred if name in known])
             row.score = self.total(known, own)
             row.terms = self.added(known, own) if self.term_names and row.score is not None else None
             for column, by_term in paid.items():
@@ -204,11 +218,11 @@ class composite(Composed, Reward):
         """The reward of a row, from the values of its terms and its record's own weights; None where one that must be scored is not.
 
         Raises:
-            KeyError: a term has no entry.
+            KeyError: a term that pays all sources has no entry.
         """
         total = 0.0
         averaged: list[float] = []
-        for term in self.terms:
+        for term in self._paying(values):
             value = self._weighted(term, values, preferred)
             if value is None:
                 return None
@@ -222,7 +236,12 @@ class composite(Composed, Reward):
 
     def added(self, values: Mapping[str, float | None], preferred: dict[str, float] = NONE) -> list[float]:
         """What each term adds to the reward of a row that has one, where all are added."""
-        return [self._weighted(term, values, preferred) or 0.0 for term in self.terms]
+        paid = {term.name: self._weighted(term, values, preferred) or 0.0 for term in self._paying(values)}
+        return [paid.get(term.name, 0.0) for term in self.terms]
+
+    def _paying(self, values: Mapping[str, float | None]) -> list[Term]:
+        """The terms that pay a row: those of its source, which have an entry, and those of all sources."""
+        return [term for term in self.terms if term.settings.sources is None or term.name in values]
 
     def added_to_turns(
         self,
@@ -266,7 +285,7 @@ class composite(Composed, Reward):
             preferred: term → its weight, where it is the record's own.
         """
         total = [0.0] * max(map(len, paid.values()))
-        for term in self.terms:
+        for term in self._paying(values):
             gate, value, weight = term.settings.gate, values[term.name], self._weight(term, preferred)
             opened = gate is None or gate.holds(values[gate.term])
             if term.settings.operation == "multiply":
@@ -382,13 +401,13 @@ def _named_together(
     return [{**new, **old} for old, new in zip(parts, others, strict=True)]
 
 
-def _term(number: int, spec: str | Mapping[str, Any], before: list[str]) -> Term:
-    """A term of the list.
+def _term(number: int, spec: str | Mapping[str, Any], terms: Sequence[Term]) -> Term:
+    """A term of the list, after these.
 
     Raises:
         RecipeError: names the field and the fix.
     """
-    where = f"{FIELD}.terms.{number}"
+    where, before = f"{FIELD}.terms.{number}", [term.name for term in terms]
     spec = {"kind": spec} if isinstance(spec, str) else dict(spec)
     own = {name: spec.pop(name) for name in TermSettings.model_fields if name in spec}
     try:
@@ -415,4 +434,27 @@ def _term(number: int, spec: str | Mapping[str, Any], before: list[str]) -> Term
         raise RecipeError(f"{where}.operation", "the first term has nothing to multiply", "Use add.")
     if about.operation == "geometric" and not before:
         raise RecipeError(f"{where}.operation", "the first term has nothing to take a mean with", "Use add.")
-    return Term(name, about, reward)
+    term = Term(name, about, reward)
+    _check_sources(where, term, terms)
+    return term
+
+
+def _check_sources(where: str, term: Term, terms: Sequence[Term]) -> None:
+    """What a term goes by is there for all prompts that it pays: the term of its gate, and what it multiplies.
+
+    Raises:
+        RecipeError: some source has it not.
+    """
+    about, field = term.settings, f"{where}.sources"
+    gate = next((each for each in terms if about.gate is not None and each.name == about.gate.term), None)
+    if gate is not None and not gate.covers(term):
+        problem = f"the gate goes by {gate.name}, which pays fewer sources"
+        raise RecipeError(field, problem, f"Give {term.name} no source that {gate.name} does not have.")
+    earlier = {source for each in terms for source in each.settings.sources or []}
+    goes_by = any(each.covers(term) for each in terms) or earlier.issuperset(about.sources or [""])
+    if about.operation != "add" and not goes_by:
+        raise RecipeError(
+            field,
+            f"operation: {about.operation} goes by the terms before it, and some prompts that {term.name} pays have none",
+            "Put terms before it that have at least these sources.",
+        )

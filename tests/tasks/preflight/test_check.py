@@ -306,11 +306,13 @@ def test_generation_fits_the_positions(tmp_path, home, known):
     found = problems(
         tmp_path,
         "rlvr.sampling.max_tokens=64",
+        "rlvr.by_source={palindrome_generation: {max_tokens: 70}}",
         "sft.max_length=65",
         "sft.micro_batch_tokens=65",
         "evaluate.tasks.0.sampling={max_gen_toks: 64}",
     )
-    assert set(found) == {"rlvr.sampling.max_tokens", "sft.max_length", "evaluate.tasks.0.sampling.max_gen_toks"}
+    limits = {"rlvr.sampling.max_tokens", "rlvr.by_source.palindrome_generation.max_tokens"}
+    assert set(found) == {*limits, "sft.max_length", "evaluate.tasks.0.sampling.max_gen_toks"}
     assert "64 positions of model.fresh.config.max_position_embeddings" in found["sft.max_length"]
 
 

@@ -128,6 +128,12 @@ def test_decoding(tmp_path):
     assert planned(tmp_path, "rlvr", "rlvr.staleness=2").weights == 3 * needs.weights, "a copy for each step behind"
 
 
+def test_sources_count_as_the_largest_of_them(tmp_path):
+    own = "rlvr.by_source={a: {group_size: 6}, b: {max_tokens: 12, group_size: 2}}"
+    largest = planned(tmp_path, "rlvr", "rlvr.group_size=6", "rlvr.sampling.max_tokens=12")
+    assert planned(tmp_path, "rlvr", own).phases == largest.phases
+
+
 @pytest.mark.parametrize("avx512", [True, False])
 def test_packed_weights_of_long_answers(tmp_path, avx512):
     def on(stage, *overrides, gpu=False):

@@ -31,6 +31,9 @@ def test_beside_the_step_that_was_measured(tmp_path):
 def test_what_more_costs(tmp_path):
     base = time(tmp_path, "rlvr", *MEASURED)
     assert time(tmp_path, "rlvr", *MEASURED, "rlvr.epochs=2").training == pytest.approx(2 * base.training)
+    assert time(tmp_path, "rlvr", *MEASURED, "rlvr.by_source={a: {group_size: 16}}").training == pytest.approx(
+        2 * base.training
+    )
     assert time(tmp_path, "rlvr", *MEASURED, "rlvr.lora=4").training < base.training
     assert time(tmp_path, "rlvr", *MEASURED, "rlvr.gradient_checkpointing=true").training > base.training
     assert time(tmp_path, "rlvr", *MEASURED, "rlvr.divergence={kind: k3, weight: 0.1}").training > base.training

@@ -7,6 +7,8 @@ import inspect
 import json
 import math
 import re
+import sys
+import types
 
 import pytest
 import torch
@@ -272,3 +274,58 @@ def test_a_score_in_the_place_of_the_environment_s_takes_back_what_it_paid_the_t
 def test_what_is_wrong_is_named(terms, words):
     with pytest.raises(RecipeError, match=words):
         composite(*terms)
+
+
+def test_a_term_with_sources_pays_their_prompts_alone():
+    """Of other sources it is not asked; the rest is summed, multiplied and averaged as if it were not there."""
+    called = []
+
+    def ask(prompts, completions, **_):
+        called.append(len(completions))
+        return [0.5 for _ in completions]
+
+    sys.modules["asking_toy"] = types.SimpleNamespace(ask=ask)
+    asking = {"kind": "function", "path": "asking_toy:ask", "name": "asked", "sources": ["sums", "s"], "weight": 2.0}
+
+    def rows_of(*terms):
+        rows = [answer(UID, group, "4") for group in range(3)]
+        for row, source in zip(rows, ("sums", "words", "s"), strict=True):
+            row.source = source
+        composite(*terms).score(rows, PROBLEMS)
+        return rows
+
+    rows = rows_of("verifier", asking)
+    assert [row.score for row in rows] == [2.0, 1.0, 2.0] and called == [2]
+    assert [row.terms for row in rows] == [[1.0, 1.0], [1.0, 0.0], [1.0, 1.0]]
+    assert ["asked" in row.components for row in rows] == [True, False, True]
+    for operation in ("multiply", "geometric"):
+        rows = rows_of({"kind": "verifier", "weight": 4.0}, asking | {"operation": operation})
+        assert [row.score for row in rows] == [4.0 if operation == "multiply" else 2.0, 4.0, rows[0].score]
+    also = {"kind": "verifier", "name": "also", "gate": {"term": "asked", "at_least": 1}, "sources": ["s"]}
+    assert [row.score for row in rows_of("verifier", asking, also)] == [2.0, 1.0, 2.0]
+    assert [row.score for row in rows_of(asking)] == [1.0, 0.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    ("terms", "problem"),
+    [
+        ([{"kind": "verifier", "sources": []}], r"terms\.0\.sources: List should have at least 1"),
+        ([{"kind": "verifier", "sources": ["a"]}, {**BRIEF, "operation": "multiply"}], "some prompts that brief pays have none"),
+        ([{"kind": "verifier", "sources": ["a"]}, {**BRIEF, "operation": "geometric", "sources": ["a", "b"]}], "have none"),
+        (
+            [{"kind": "verifier", "sources": ["a"]}, {**BRIEF, "gate": {"term": "verifier", "at_least": 1}}],
+            r"terms\.1\.sources: the gate goes by verifier, which pays fewer sources",
+        ),
+    ],
+)  # fmt: skip
+def test_sources_for_which_a_term_has_nothing_to_go_by_are_refused(terms, problem):
+    with pytest.raises(RecipeError, match=problem):
+        composite(*terms)
+
+
+def test_sources_may_be_covered_by_several_terms():
+    composite(
+        {"kind": "verifier", "sources": ["a"]},
+        {**BRIEF, "sources": ["b"]},
+        {"kind": "verifier", "name": "c", "operation": "multiply", "sources": ["a", "b"]},
+    )
