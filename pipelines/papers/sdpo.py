@@ -81,6 +81,7 @@ class Told(Provider):
         self.scorer, self.problems, self.policy = context.scorer, context.problems, context.policy
         self.timeout_s = context.rlvr.reward_timeout_s
         self.average: Any = None
+        self.followed: int | None = None
         if self.telling.weights == "average":
             model = context.policy.model
             frozen = {id(weight): weight for weight in model.parameters() if not weight.requires_grad}
@@ -95,6 +96,7 @@ class Told(Provider):
         self, tokens: Tensor, columns: dict[str, Any], asked: TokenStatistics, *, untold: bool
     ) -> list[tuple[Row, Tensor]]:
         """Statistics of the completion of each row that is told a solution, and with `untold` of the others after their own prompts."""
+        self._follow(columns["step"])
         rows = scored_rows(tokens, columns)
         prompts = self._prompts(rows, columns)
         plain = [Passage(row.tokens[: row.first], row.tokens[row.first :]) for row in rows]
@@ -112,16 +114,21 @@ class Told(Provider):
         return [(rows[n], statistics[n]) for n in sorted(statistics)]
 
     def update(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
-        """Move the average. Metrics: shares of the step's rows that were told something, and whose prompt got too long with it."""
-        if self.average is not None:
-            average, now = dict(self.average.named_parameters()), dict(self.weights_now().named_parameters())
-            with torch.no_grad():
-                for name in self.averaged:
-                    average[name].lerp_(now[name].to(average[name]), self.telling.rate)
+        """Shares of the step's rows: those that were told something, and those whose prompt got too long for the model with it."""
         return {f"self_teacher/{name}": share for name, share in self.shares.items()}
 
+    def _follow(self, step: int) -> None:
+        """Move the average by the policy of the steps before, once a step; here, because here every process has all of its weights."""
+        if self.average is None or step == self.followed:
+            return
+        self.followed = step
+        average, now = dict(self.average.named_parameters()), dict(self.weights_now().named_parameters())
+        with torch.no_grad():
+            for name in self.averaged:
+                average[name].lerp_(now[name].to(average[name]), self.telling.rate)
+
     def state_dict(self) -> dict[str, Any]:
-        """The average."""
+        """The average, which has not followed the step's own updates yet."""
         if self.average is None:
             return {}
         average = dict(self.average.named_parameters())
@@ -130,6 +137,7 @@ class Told(Provider):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         average = dict(self.average.named_parameters()) if state else {}
+        self.followed = None
         with torch.no_grad():
             for name, weight in state.items():
                 average[name].copy_(weight)

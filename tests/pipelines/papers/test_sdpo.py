@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 import toys
+from ranks import handed_on, run_stages
 from transformers import AutoModelForCausalLM
 
 from pipelines.base.errors import RecipeError
@@ -117,7 +118,7 @@ def weights_of(model):
 
 
 def test_the_average_follows_the_policy_and_teaches(tmp_path, start):
-    """After a step it is (1 - rate) start + rate policy; what a commit holds gives it back; it scores by these weights."""
+    """In the step after it is (1 - rate) start + rate policy; what a commit holds gives it back; it scores by these weights."""
     provider = f"{{kind: self_teacher, weights: average, rate: 0.25, {SHORT}}}"
     made, batch = packed(tmp_path, start, "sdpo", provider, "rlvr.optimizer.learning_rate=0.05")
     teacher = made.learner.providers["self_teacher"]
@@ -125,6 +126,9 @@ def test_the_average_follows_the_policy_and_teaches(tmp_path, start):
     made.make_step(0)
     after = weights_of(made.learner.model)
     assert (after - before).abs().max() > 1e-3
+    assert weights_of(teacher.average).equal(before), "the policy that it taught is in it from the next step on"
+    for _ in range(2):  # once a step
+        made.learner.fill(batch.token, vars(batch) | {"step": 1})
     torch.testing.assert_close(weights_of(teacher.average), 0.75 * before + 0.25 * after)
     assert all(
         weight is not own
@@ -136,6 +140,8 @@ def test_the_average_follows_the_policy_and_teaches(tmp_path, start):
             weight.zero_()
     teacher.load_state_dict(state)
     torch.testing.assert_close(weights_of(teacher.average), 0.75 * before + 0.25 * after)
+    batch.step = 1
+    teacher.followed = 1
     made.learner.fill(batch.token, vars(batch))
     good = {int(g): n for n, g in reversed(list(enumerate(batch.group.tolist()))) if batch.raw_reward[n] == 1}
     row = next(n for n, g in enumerate(batch.group.tolist()) if good.get(g, n) != n)
@@ -144,6 +150,16 @@ def test_the_average_follows_the_policy_and_teaches(tmp_path, start):
     )
     expected = of_all.gather(-1, torch.tensor(completion)[:, None]).squeeze(1)
     torch.testing.assert_close(batch.logp_teacher[row, places], expected, atol=2e-5, rtol=0)
+
+
+def test_a_run_broken_off_goes_on_with_its_average(tmp_path, start):
+    provider = f"rlvr.providers=[{{kind: self_teacher, solution: record, weights: average, rate: 0.5, {SHORT}}}]"
+    more = ("presets=[sdpo]", provider, "rlvr.steps=3", "rlvr.optimizer.learning_rate=0.01", "rlvr.commit.every=1")
+    for name in ("whole", "halves"):
+        (tmp_path / name).mkdir()
+    toys.trainer(tmp_path / "whole", start, toys.recipe(tmp_path), *more).run()
+    toys.run_stopped(lambda: toys.trainer(tmp_path / "halves", start, toys.recipe(tmp_path), *more), 2)
+    assert toys.result(tmp_path / "whole/work") == toys.result(tmp_path / "halves/work")
 
 
 FEEDBACK = """
@@ -190,3 +206,16 @@ def test_a_feedback_function_is_there_when_the_recipe_is_read():
         bind("rlvr.providers", {"kind": "self_teacher", "feedback": "./nowhere.py:told"})
     with pytest.raises(RecipeError, match=r"feedback_template has no \{feedback\}"):
         bind("rlvr.providers", {"kind": "self_teacher", "feedback_template": "{prompt}"})
+
+
+@pytest.mark.slow
+def test_the_average_of_two_processes_is_that_of_one(tmp_path, start):
+    """Though each has its shards of the policy while it trains."""
+    provider = f"{{kind: self_teacher, solution: record, weights: average, rate: 0.5, {SHORT}}}"
+    more = [f"rlvr.providers=[{provider}]", "rlvr.steps=3", "rlvr.optimizer.learning_rate=0.01"]
+    for count in (1, 2):
+        work = toys.job(tmp_path / str(count), start, "presets=[sdpo]", f"rlvr.processes={count}", *more)
+        run_stages("pipelines.rlvr", [work], count)
+    one, two = handed_on(tmp_path / "1"), handed_on(tmp_path / "2")
+    for name, weight in one.items():
+        torch.testing.assert_close(two[name], weight, atol=1e-4, rtol=0, msg=name)
