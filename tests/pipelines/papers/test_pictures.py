@@ -8,7 +8,7 @@ import toys
 import vision_models
 
 from pipelines.data.images import IMAGES
-from pipelines.data.marks import FIRST_ID
+from pipelines.data.marks import FIRST_ID, marked
 from pipelines.data.records import Role
 from pipelines.engine import models
 from pipelines.recipe.read import read_recipe
@@ -56,6 +56,17 @@ def test_papo_scores_answers_with_masked_images(tmp_path, begun):
     assert len(IMAGES._drawn) == known
 
 
+def test_papo_masks_anew_in_every_step_and_alike_in_a_group(tmp_path, begun):
+    made = trainer(tmp_path, begun, "presets=[papo_images]", "rlvr.providers=[{kind: masked_images, patch: 4}]")
+    covered = made.learner.providers["masked_images"]._covered
+    image, other = (marked(IMAGES.add(vision_models.picture(32, 24, 70 + n)))[0] for n in range(2))
+    with IMAGES.passing():
+        assert covered(image, 3, "u") == covered(image, 3, "u")
+        assert (
+            len({covered(image, 3, "u"), covered(image, 4, "u"), covered(image, 3, "v"), covered(other, 3, "u")}) == 4
+        )
+
+
 def test_noisy_grpo_draws_from_noisy_images_and_trains_after_clean_ones(tmp_path, begun):
     known, drawn = len(IMAGES._drawn), []
     made = trainer(tmp_path, begun, "presets=[noisy_grpo_images]", "rlvr.group_size=4")
@@ -75,7 +86,7 @@ def test_noisy_grpo_draws_from_noisy_images_and_trains_after_clean_ones(tmp_path
 
 @pytest.mark.parametrize("noise", ["gaussian", "patches"])
 def test_noise_depends_on_the_rollout_and_its_level(tmp_path, begun, noise):
-    made = trainer(tmp_path, begun, "presets=[noisy_grpo_images]", "rlvr.group_size=4", f"rlvr.rollout.noise={noise}")
+    made = trainer(tmp_path, begun, "presets=[noisy_grpo_images]", "rlvr.group_size=8", f"rlvr.rollout.noise={noise}")
     asked = []
     rollout = made.update.rollout.fn
     noisy = rollout._noisy
