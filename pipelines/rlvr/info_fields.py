@@ -36,16 +36,19 @@ def require(problems: Sequence[Problem], rlvr: Rlvr) -> None:
         from pipelines.rlvr import by_source
 
         by_source.require(problems, rlvr)
+    limits = {where: term.get("sources") for where, term in terms_of("rlvr.reward", rlvr.reward)}
     for setting, name in written(rlvr):
-        lacking = [problem for problem in problems if not has(problem.info, name)]
+        paid = limits.get(setting.rpartition(".")[0])
+        asked = [problem for problem in problems if paid is None or problem.source in paid]
+        lacking = [problem for problem in asked if not has(problem.info, name)]
         if lacking and name.startswith(f"{PREFERENCES}."):
             raise DataError(
                 setting,
-                f"{len(lacking)} of {len(problems)} records of {rlvr.split} have no info.{name} ({lacking[0].uid} is one)",
+                f"{len(lacking)} of {len(asked)} records of {rlvr.split} have no info.{name} ({lacking[0].uid} is one)",
                 "Give each of the split's sources `preferences` with the names of all such terms.",
             )
-        if len(lacking) == len(problems):
-            there = ", ".join(sorted({key for problem in problems for key in problem.info}))[:500]
+        if len(lacking) == len(asked):
+            there = ", ".join(sorted({key for problem in asked for key in problem.info}))[:500]
             raise DataError(setting, f"no record of {rlvr.split} has info.{name}", f"They have: {there or 'nothing'}.")
 
 

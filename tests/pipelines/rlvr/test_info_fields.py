@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from pipelines.base.errors import DataError
@@ -62,3 +64,11 @@ def test_every_record_says_what_a_term_is_worth():
         DataError, match=r"terms\.0\.weight: 1 of 2 records of train have no info\.preferences\.v1\.5 \(a is"
     ):
         info_fields.require([told, problem(split="train")], rlvr)
+
+
+def test_a_term_for_some_sources_asks_nothing_of_the_others():
+    rlvr = Rlvr(reward=["verifier", {"kind": "verifier", "weight": "preference", "name": "v", "sources": ["s"]}])
+    other = replace(problem(), source="other")
+    info_fields.require([problem(preferences={"v": 1.0}), other], rlvr)
+    with pytest.raises(DataError, match=r"terms\.1\.weight: 1 of 1 records of train have no info\.preferences\.v"):
+        info_fields.require([problem(), other], rlvr)

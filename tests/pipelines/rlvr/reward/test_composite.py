@@ -304,6 +304,8 @@ def test_a_term_with_sources_pays_their_prompts_alone():
     also = {"kind": "verifier", "name": "also", "gate": {"term": "asked", "at_least": 1}, "sources": ["s"]}
     assert [row.score for row in rows_of("verifier", asking, also)] == [2.0, 1.0, 2.0]
     assert [row.score for row in rows_of(asking)] == [1.0, 0.0, 1.0]
+    preferred = {"kind": "verifier", "name": "preferred", "weight": "preference", "sources": ["another"]}
+    assert [row.score for row in rows_of("verifier", preferred)] == [1.0] * 3, "the others write none"
 
 
 @pytest.mark.parametrize(
