@@ -56,6 +56,8 @@ class Subject:
     presets: tuple[str, ...] = ()
     overrides: tuple[str, ...] = ()
     """What somebody set for its run; empty where that is not known."""
+    evaluation: Path | None = None
+    """The artifact of its answers."""
     model: Path | None = None
     """The folder of its weights; None where they are not on this machine."""
     made_from: tuple[str, ...] = ()
@@ -184,6 +186,7 @@ def compare(arms: Sequence[Arm], *, confidence: float = 0.95, progress: Progress
     return {
         "confidence": confidence,
         "arms": [_arm(arm) for arm in arms],
+        "evaluations": sorted({str(s.evaluation) for arm in arms for s in arm.subjects if s.evaluation is not None}),
         "settings": settings_table(arms),
         "missing_stages": missing_stages(arms),
         "curves": _curves(arms),

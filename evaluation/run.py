@@ -85,7 +85,7 @@ def run(
                     "questions were refused; they count as incorrect", checkpoint=name, questions=count, why=why
                 )
         for task, rows in samples.items():
-            _write(out / "samples" / name / f"{task}.jsonl", rows)
+            _write(out / "samples" / name / f"{task}.jsonl", rows, out / "report")
             of_questions = [scores_of(row) for row in rows]
             if rows and all(of_questions):
                 scores.setdefault(task, {})[name] = [sum(s >= 1 for s in own) / len(own) for own in of_questions if own]
@@ -287,9 +287,13 @@ def _differences(
     return out
 
 
-def _write(path: Path, rows: list[dict[str, Any]]) -> None:
+def _write(path: Path, rows: list[dict[str, Any]], report: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(json.dumps(r, default=str) + "\n" for r in rows))
+    path.write_text(lines := "".join(json.dumps(r, default=str) + "\n" for r in rows))
+    if r"\ufffc" in lines:
+        from pipelines.data import thumbnails  # most questions have no image
+
+        thumbnails.note(report, lines)
 
 
 def checkpoints_of(job: dict[str, Any]) -> dict[str, str]:

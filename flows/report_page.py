@@ -11,8 +11,10 @@ from typing import Any
 from evaluation.pages import curves
 from evaluation.pages.lineage import drawing
 from evaluation.pages.page import render
+from evaluation.pages.pictures import Pictures
 from flows import table
 from flows.report_data import Flips, side
+from pipelines.data import marks, thumbnails
 from tasks.tracking import benchmarks, links, record
 
 HEAD = 160
@@ -42,6 +44,7 @@ def page(
     shown = [*sampled, *chain.from_iterable(followed.values())]
     largest = max((abs(value) for row in shown for value in advantages(row)), default=0.0)
     mismatch = max((abs(value) for row in shown for value in mismatches(row)), default=0.0)
+    pictures = Pictures(thumbnails.read(Path(entry["artifact"]) for entry in stages.values() if entry.get("artifact")))
     started = time.strftime("%Y-%m-%d %H:%M", time.localtime(run["started"]))
     parts = {
         "failed": summary.get("failed"),
@@ -50,9 +53,9 @@ def page(
         "drawn": _graph(stages),
         "learned": _learned(stages),
         "rewards": [f"{name}, {line}" for name, entry in stages.items() for line in entry.get("rewards", [])],
-        "tasks": [_flips(task) for task in pairs],
-        "followed": [_problem(uid, rows, stage, largest) for uid, rows in followed.items()],
-        "sampled": _groups(sampled, stage, largest),
+        "tasks": [_flips(task, pictures) for task in pairs],
+        "followed": [_problem(uid, rows, stage, largest, pictures) for uid, rows in followed.items()],
+        "sampled": _groups(sampled, stage, largest, pictures),
     }
     experiment = run.get("experiment_id")
     return render(
@@ -113,7 +116,7 @@ def _learned(stages: dict[str, dict[str, Any]]) -> list[tuple[str, list[Any]]]:
     return [(name, charts) for name, charts in drawn if charts]
 
 
-def _flips(task: Flips) -> dict[str, Any]:
+def _flips(task: Flips, pictures: Pictures) -> dict[str, Any]:
     counts = ", ".join(f"{name} {count}" for name, count in task.counts.items())
     shown = "" if len(task.pairs) == sum(task.counts.values()) else f" The first {len(task.pairs)} are below."
     return {
@@ -121,11 +124,11 @@ def _flips(task: Flips) -> dict[str, Any]:
         "about": f"Correct is a question with at least half of its answers correct: {counts}.{shown}",
         "before": task.before,
         "after": task.after,
-        "pairs": [_pair(task.task, *pair) for pair in task.pairs],
+        "pairs": [_pair(task.task, *pair, pictures) for pair in task.pairs],
     }
 
 
-def _pair(task: str, before: benchmarks.Answer, after: benchmarks.Answer) -> dict[str, Any]:
+def _pair(task: str, before: benchmarks.Answer, after: benchmarks.Answer, pictures: Pictures) -> dict[str, Any]:
     what, question = side(before, after), before.question[-1]["content"]
     verdicts = {
         "gained": "gained flipped correct",
@@ -141,8 +144,8 @@ def _pair(task: str, before: benchmarks.Answer, after: benchmarks.Answer) -> dic
         "verdict": verdicts[what],
         "length": max(map(len, after.texts), default=0),
         "stage": task,
-        "title": _head(question),
-        "question": question,
+        "title": _head(pictures.words(question)),
+        "question": pictures.html(question),
         "expected": before.expected or "–",
         "before": _answers(before),
         "after": _answers(after),
@@ -166,10 +169,10 @@ def _answers(answer: benchmarks.Answer) -> list[tuple[str, str, str]]:
     for text, score in zip(answer.texts, scores, strict=True):
         by_text.setdefault(text, []).append(score)
     lines = []
-    for text, marks in sorted(by_text.items(), key=lambda each: -len(each[1])):
-        told = "" if marks[0] is None else f", score {marks[0]:.2f}"
-        kind = "" if marks[0] is None else _mark(marks[0] >= 1)
-        lines.append((kind, f"{len(marks)}×{told}", text))
+    for text, values in sorted(by_text.items(), key=lambda each: -len(each[1])):
+        told = "" if values[0] is None else f", score {values[0]:.2f}"
+        kind = "" if values[0] is None else _mark(values[0] >= 1)
+        lines.append((kind, f"{len(values)}×{told}", text))
     return lines
 
 
@@ -177,15 +180,16 @@ def _mark(correct: bool | None) -> str:
     return "" if correct is None else "correct" if correct else "incorrect"
 
 
-def _problem(uid: str, rows: list[dict[str, Any]], stage: str, largest: float) -> dict[str, Any]:
+def _problem(uid: str, rows: list[dict[str, Any]], stage: str, largest: float, pictures: Pictures) -> dict[str, Any]:
     steps = [
-        (step, [_rollout(row, largest) for row in rows if row["step"] == step])
+        (step, [_rollout(row, largest, pictures) for row in rows if row["step"] == step])
         for step in sorted({r["step"] for r in rows})
     ]
-    return _item(rows, stage, uid[:8], f"steps {', '.join(str(step) for step, _ in steps)}") | {"steps": steps}
+    shown = f"steps {', '.join(str(step) for step, _ in steps)}"
+    return _item(rows, stage, uid[:8], shown, pictures) | {"steps": steps}
 
 
-def _groups(rows: list[dict[str, Any]], stage: str, largest: float) -> list[dict[str, Any]]:
+def _groups(rows: list[dict[str, Any]], stage: str, largest: float, pictures: Pictures) -> list[dict[str, Any]]:
     """The rollouts of each prompt, by step."""
     groups = []
     ordered = sorted(rows, key=lambda row: row["step"])
@@ -193,16 +197,16 @@ def _groups(rows: list[dict[str, Any]], stage: str, largest: float) -> list[dict
         members = list(group)
         told = [row["score"] for row in members if row.get("score") is not None]
         mean = f"mean score {sum(told) / len(told):.3g} of {len(told)}" if told else ""
-        item = _item(members, stage, f"step {step} · {str(uid)[:8]}", mean)
-        groups.append(item | {"rows": [_rollout(row, largest) for row in members]})
+        item = _item(members, stage, f"step {step} · {str(uid)[:8]}", mean, pictures)
+        groups.append(item | {"rows": [_rollout(row, largest, pictures) for row in members]})
     return groups
 
 
-def _item(rows: list[dict[str, Any]], stage: str, name: str, shown: str) -> dict[str, Any]:
+def _item(rows: list[dict[str, Any]], stage: str, name: str, shown: str, pictures: Pictures) -> dict[str, Any]:
     """What the line of some rollouts of a prompt tells, and what they are filtered by: correct where at least half of them are."""
     prompt = rows[0].get("prompt")
     judged = [bool(row["correct"]) for row in rows if row.get("correct") is not None]
-    head = _head(str(prompt[-1]["content"])) if prompt else ""
+    head = _head(pictures.words(prompt[-1]["content"])) if prompt else ""
     return {
         "title": f"{name} · {head}" if head else name,
         "shown": shown,
@@ -210,24 +214,27 @@ def _item(rows: list[dict[str, Any]], stage: str, name: str, shown: str) -> dict
         "verdict": _mark(2 * sum(judged) >= len(judged)) if judged else "",
         "length": max(len(str(row.get("text", ""))) for row in rows),
         "stage": stage,
-        "prompt": prompt,
+        "prompt": [message | {"content": pictures.html(message.get("content") or "")} for message in prompt or []],
     }
 
 
-def _rollout(row: dict[str, Any], largest: float) -> dict[str, Any]:
+def _rollout(row: dict[str, Any], largest: float, pictures: Pictures) -> dict[str, Any]:
     parts = [f"{name} {value:.3g}" for name, value in (row.get("components") or {}).items() if value is not None]
     score = "unscored" if row.get("score") is None else f"score {row['score']:.3g}"
     advantage = row.get("advantage")
     mark = f", advantage {advantage:+.3g}" if isinstance(advantage, int | float) else ""
     about = f"{row.get('status', '')}, {score}{mark}" + (f" ({', '.join(parts)})" if parts else "")
-    return {"about": about, "mark": _mark(row.get("correct")), "turns": _turns(row, largest)}
+    return {"about": about, "mark": _mark(row.get("correct")), "turns": _turns(row, largest, pictures)}
 
 
-def _turns(row: dict[str, Any], largest: float) -> list[tuple[str, list[Span], str]]:
+def _turns(row: dict[str, Any], largest: float, pictures: Pictures) -> list[tuple[str, list[Span], str]]:
     """Who wrote, the text on the colour of its advantage, and length, advantage and mismatch of its parts where tokens differ."""
     turns, advantage = row.get("turns") or [["policy", row.get("text", "")]], row.get("advantage")
     if not row.get("tokens"):
-        return [(who, [_span(text, advantage if who == "policy" else None, largest)], "") for who, text in turns]
+        return [
+            (who, [_span(text, advantage, largest) if who == "policy" else _unlearned(who, text, pictures)], "")
+            for who, text in turns
+        ]
     # The page's script colours them when they are looked at: an element for every token is too much for a phone.
     parts = [
         (sum(len(text) for text, *_ in run), *values)
@@ -238,11 +245,19 @@ def _turns(row: dict[str, Any], largest: float) -> list[tuple[str, list[Span], s
         turns = [["policy", joined]]
     told = []
     for (who, text), here in zip(turns, _cut([len(text) for _, text in turns], parts), strict=True):
+        if who == "environment" and marks.marked(text):
+            told.append((who, [_unlearned(who, text, pictures)], ""))
+            continue
         span = _span(
             text.replace("\r", " "), advantage if who == "policy" else None, largest
         )  # a browser reads \r\n as one character
         told.append((who, [span], json.dumps(here, separators=(",", ":"))))
     return told
+
+
+def _unlearned(who: str, text: str, pictures: Pictures) -> Span:
+    """A text that nothing is learned from, with its images where an environment wrote it."""
+    return pictures.html(text) if who == "environment" else text, "", ""
 
 
 def _cut(sizes: list[int], parts: list[tuple[Any, ...]]) -> list[list[tuple[Any, ...]]]:

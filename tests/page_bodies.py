@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+import vision_models
 
 from evaluation import comparison, overoptimisation
 from evaluation.comparison import Subject
@@ -14,6 +15,8 @@ from evaluation.pages import lineage, sweep
 from evaluation.pages import overoptimisation as overoptimisation_pages
 from evaluation.samples import Sample
 from flows import report_data, report_page
+from pipelines.data import thumbnails
+from pipelines.data.images import IMAGES
 from tasks.tracking.benchmarks import Answer
 
 QUESTIONS, ANSWERS = 500, 4
@@ -46,11 +49,15 @@ def prose(draw: np.random.Generator, words: int) -> str:
 def report(folder: Path) -> str:
     """500 questions with four answers of two checkpoints each, and 2,016 rollouts with the advantages of their tokens."""
     draw = np.random.default_rng(0)
+    picture = IMAGES.add(vision_models.picture(400, 300, 1))
+    thumbnails.note(folder / "report", json.dumps(picture))
 
     def answer(number: int) -> Answer:
         scores = [float(v) for v in draw.random(ANSWERS) < 0.5]
         texts = [f"{prose(draw, 60)} {number}-{i}" for i in range(ANSWERS)]
-        question = [{"role": "user", "content": f"Question {number}: {prose(draw, 30)}?"}]
+        question = [
+            {"role": "user", "content": f"{picture if number == 0 else ''}Question {number}: {prose(draw, 30)}?"}
+        ]
         return Answer("gsm8k", question, str(number), "17", texts, scores)
 
     pairs = [(answer(number), answer(number)) for number in range(QUESTIONS)]
@@ -65,7 +72,7 @@ def report(folder: Path) -> str:
         }
         for step in range(1, 9) for group in range(63) for _ in range(ANSWERS)
     ]  # fmt: skip
-    (folder / "report").mkdir(parents=True)
+    (folder / "report").mkdir(parents=True, exist_ok=True)
     names = (
         "reward/mean",
         "rollout/length_mean",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 from evaluation.pages import charts, weights
 from evaluation.pages import curves as learning
 from evaluation.pages.page import render
+from evaluation.pages.pictures import Pictures
 from evaluation.samples import TRUNCATED
+from pipelines.data import thumbnails
 
 
 def points(value: float, signed: bool = True) -> str:
@@ -149,6 +152,7 @@ def html(body: dict[str, Any], title: str = "Comparison", links: Mapping[str, st
         "comparison.html", title=title, sections=sections, body=body, arms=[arm["name"] for arm in body["arms"]], rows=rows, reach=reach,
         tasks=[(task, benchmark, _pass_at_k(task, body), score_table(benchmark)) for task, benchmark in body["benchmarks"].items()],
         curves=curves, weights=[weights.page_part(pair) for pair in body.get("weights", [])], picking=_picking(body), **_tables(body),
+        pictures=Pictures(thumbnails.read(map(Path, body.get("evaluations", ())))),
         sentence=sentence, noticeable=noticeable, over_seeds=over_seeds, loss=loss, points=points, links=links or {},
         seeds=max(len(arm["runs"]) for arm in body["arms"]),
     )  # fmt: skip

@@ -38,7 +38,7 @@ def _row(body: dict[str, Any]) -> Iterator[str]:
     if body["row"]:
         row = body["row"]
         for message in row["prompt"]:
-            yield f"  {message['role']}: {message['content'][:500]}"
+            yield f"  {message['role']}: {_words(message['content'])[:500]}"
         yield f"  answer: {row['answer'][:300]}  (verifier {row['verifier']}, licence {row['licence']})"
     for place in body["data"]:
         if "dropped" in place:
@@ -60,9 +60,20 @@ def _row(body: dict[str, Any]) -> Iterator[str]:
     if not body["draws"]:
         yield "no rollout of it is recorded here"
     for overlap in body["overlaps"]:
-        yield f"overlaps with {overlap['benchmark']}: {overlap['question'][:200]}"
+        yield f"overlaps with {overlap['benchmark']}: {_words(overlap['question'])[:200]}"
     if not body["overlaps"]:
         yield "no overlap with a benchmark that was evaluated here"
+
+
+def _words(text: str) -> str:
+    """A text with words for its images."""
+    from pipelines.data import marks
+
+    if not marks.marked(text):
+        return text
+    from pipelines.data import thumbnails
+
+    return thumbnails.words(text, thumbnails.here(text))
 
 
 def _taint(body: dict[str, Any]) -> Iterator[str]:

@@ -26,11 +26,12 @@ ROWS_TO_FIND_COLUMNS = 1000
 """Readable rows after which a column that `columns` names and no row had is an error."""
 
 
-def rows(source: Source, folder: Path | None = None) -> Iterator[Row]:
+def rows(source: Source, folder: Path | None = None, spill: Path | None = None) -> Iterator[Row]:
     """Rows of one source, in order, at most `source.size`.
 
     Args:
         folder: of a source of kind stage, the stage's artifact.
+        spill: where the files of images wait that rows have; default: in memory.
 
     Raises:
         DataError: the source cannot be opened, a file of it is damaged, or no row has a column that `columns` names.
@@ -48,16 +49,19 @@ def rows(source: Source, folder: Path | None = None) -> Iterator[Row]:
     limit = source.size if source.kind in OF_ROWS else None
     read = _with_columns(source, itertools.islice(readers[source.kind](source), limit))
     if source.kind in OF_ROWS:
-        read = (_with_marks(row, source) for row in read)
+        read = (_with_marks(row, source, spill) for row in read)
     yield from of_texts(read, source) if source.self_supervised else read
 
 
-def _with_marks(row: Row, source: Source) -> Row:
+def _with_marks(row: Row, source: Source, spill: Path | None) -> Row:
     """The row with marks in the place of its images, or with what is wrong with one."""
     if row.columns is None or not (source.columns.get("images") or _may_have_images(row.columns)):
         return row
     from pipelines.curate import pictures  # most data have no images
+    from pipelines.data import images
 
+    if spill is not None:
+        images.IMAGES.spill(spill)
     try:
         return replace(row, columns=pictures.placed(row.columns, source, (*CONVERSATIONS, *PROMPTS)))
     except RowError as error:

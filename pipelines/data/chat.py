@@ -395,7 +395,7 @@ def completion_texts(tokenizer: PreTrainedTokenizerBase, completions: Sequence[l
     if MESSAGE in str(tokenizer.chat_template):
         start = tokenizer.convert_tokens_to_ids(MESSAGE)
         completions = [ids[len(ids) - ids[::-1].index(start) :] if start in ids else ids for ids in completions]
-    return decode(tokenizer, completions)
+    return [marks.unnamed(text) for text in decode(tokenizer, completions)]
 
 
 def with_effort(messages: list[Message], effort: str) -> list[Message]:

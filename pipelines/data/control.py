@@ -141,7 +141,9 @@ def _encode_parts(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
             ids += following(part) if ids else plain(part)
         if digest is not None:
             if reader is None:
-                raise marks.refuse(tokenizer, text)
+                from pipelines.data import images  # most texts have none
+
+                raise images.refuse(tokenizer, text)
             ids += reader.tokens(digest)
     return ids
 

@@ -138,9 +138,11 @@ def open_images(data: Path) -> None:
 
 
 def copy_images(data: Path, out: Path) -> None:
-    """Bring the images of a folder along to another one, where it has any."""
+    """Bring along the images of a folder that the tables of another one name."""
     if (data / IMAGES).is_dir():
-        shutil.copytree(data / IMAGES, out / IMAGES, dirs_exist_ok=True)
+        from pipelines.data import images
+
+        images.write_named(out, data)
 
 
 def about(data: Path) -> dict[str, Any]:

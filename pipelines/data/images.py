@@ -9,13 +9,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import io
+import re
+import struct
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.base.errors import DataError, ModelError
-from pipelines.data.marks import FIRST_ID, PLACE_BITS, key_of, mark, marked, place_ids
+from pipelines.data.marks import FIRST_ID, PLACE_BITS, key_of, mark, marked, place_ids, without
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -27,6 +29,10 @@ MOST_PIXELS = 16_777_216
 """Of an image; a file that says that it has more is not decoded (4096 x 4096)."""
 KEPT_BYTES = 1 << 28
 """Of what processors made of images, and that may be asked for again."""
+
+
+IN_JSON = re.compile(r"\\ufffc([0-9a-f]{32})\\ufffc")
+"""A mark in a text of JSON."""
 
 
 class ImageError(DataError):
@@ -74,7 +80,7 @@ class Images:
     """Images by digest: of opened files, and drawn ones."""
 
     def __init__(self) -> None:
-        self._drawn: dict[str, bytes] = {}
+        self._drawn: MutableMapping[str, bytes] = {}
         self._rows: dict[str, tuple[Any, int]] = {}
         """Digest → column of PNG files, and row in it."""
         self._digest_of: dict[int, str] = {}
@@ -85,7 +91,7 @@ class Images:
         named: dict[str, bytes] = {}
         if self._drawn:
             for digest in map(self._digest_of.get, _keys(value)):
-                if digest in self._drawn:
+                if digest is not None and digest in self._drawn:
                     named[digest] = self._drawn[digest]
         return dict(sorted(named.items()))
 
@@ -120,11 +126,23 @@ class Images:
     def add(self, image: Image) -> str:
         """The mark of an image, which is known from here on."""
         digest = digest_of(image)
-        if digest not in self._drawn and digest not in self._rows:
-            png = _png(image)
-            self._drawn[digest] = png
+        if digest not in self:
+            self._drawn[digest] = _png(image)
             self._note(digest)
         return mark(digest)
+
+    def spill(self, path: Path) -> None:
+        """Keep the files of added images in a file, where they were in memory until now.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        from pipelines.data.spilled import Spilled
+
+        if not isinstance(self._drawn, Spilled):
+            spilled = Spilled(path)
+            spilled.update(self._drawn)
+            self._drawn = spilled
 
     def open_folder(self, data: Path) -> None:
         """Know the images of a data folder, where it has any; twice is once.
@@ -150,6 +168,9 @@ class Images:
                 f"two images have digests with the same beginning ({digest} and {self._digest_of[key_of(digest)]})",
                 fix="Leave one of them out.",
             )
+
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._drawn or digest in self._rows
 
     def png(self, digest: str) -> bytes:
         """The image's file.
@@ -240,6 +261,71 @@ def _keys(value: Any) -> Iterator[int]:
                 yield from _keys(each)
     elif str(getattr(value, "dtype", "")) == "torch.int64":
         yield from _keys(value[value >= FIRST_ID].tolist())
+
+
+def named(folder: Path) -> list[str]:
+    """Digests of the images that the tables of a data folder or of samples name, in texts or token ids, in order."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    digests: dict[str, None] = {}
+    for path in [*sorted(folder.glob("*.parquet")), *sorted((folder / "samples").glob("*.parquet"))]:
+        with pq.ParquetFile(path) as handle:
+            for batch in handle.iter_batches():
+                for column in batch.columns:
+                    if pa.types.is_string(column.type):
+                        texts = pa.compute.filter(column, pa.compute.match_substring(column, r"\ufffc"))
+                        digests |= dict.fromkeys(each for text in texts.to_pylist() for each in IN_JSON.findall(text))
+                    elif pa.types.is_list(column.type) and pa.types.is_integer(column.type.value_type):
+                        ids = column.flatten().to_numpy()
+                        places = ids[(ids >= FIRST_ID) & (ids % (1 << PLACE_BITS) == 0)]
+                        digests |= dict.fromkeys(IMAGES.named(int(place)) for place in dict.fromkeys(places.tolist()))
+    return list(digests)
+
+
+def write_named(out: Path, data: Path | None = None) -> list[str]:
+    """Write the images that a folder's tables name, and of which it has no other file, from those that this process knows.
+
+    Args:
+        data: a folder that has some of them.
+
+    Returns:
+        their digests.
+    """
+    (out / FOLDER / FILE).unlink(missing_ok=True)  # a process may have it mapped into memory
+    for folder in (out, *([] if data is None else [data])):
+        IMAGES.open_folder(folder)
+    elsewhere = _digests(out)
+    digests = [digest for digest in named(out) if digest not in elsewhere]
+    write(out, ((digest, IMAGES.png(digest)) for digest in digests))
+    return digests
+
+
+def _digests(data: Path) -> set[str]:
+    """Of the images that a data folder has."""
+    import pyarrow as pa
+
+    files = [pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in (data / FOLDER).glob("*.arrow")]
+    return {digest for table in files for digest in table.column("digest").to_pylist()}
+
+
+def in_words(digests: Sequence[str]) -> str:
+    """Sizes of images, for a card."""
+    files = [IMAGES.png(digest) for digest in digests]
+    sizes = sorted((struct.unpack(">II", file[16:24]) for file in files), key=lambda size: size[0] * size[1])
+    (width, height), (widest, highest) = sizes[0], sizes[-1]
+    return f"{width}x{height} to {widest}x{highest} pixels, {sum(map(len, files)) / 1e6:.3g} MB as PNG"
+
+
+def refuse(tokenizer: Any, text: str) -> ModelError:
+    """The error for a text with an image and a model that sees none."""
+    where = str(getattr(tokenizer, "name_or_path", "") or "the model")[:200]
+    reason = getattr(tokenizer, "image_reader", None) or "it reads text alone"
+    return ModelError(
+        "model.path",
+        f"the data have images ({without(text).strip()[:60]!r}), which {where} cannot be shown: {reason}",
+        "Name a model with a vision tower and its processor, or leave the images out (`images: drop` of the source).",
+    )
 
 
 def _png(image: Image) -> bytes:

@@ -13,8 +13,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from pipelines.base.errors import ModelError
-
 PLACE = "\ufffc"
 """Unicode's OBJECT REPLACEMENT CHARACTER. Texts of data never have it; curate takes it out."""
 MARK = re.compile(PLACE + "([0-9a-f]{32})" + PLACE)
@@ -57,12 +55,17 @@ def marked(text: str) -> list[str]:
 
 
 def without(text: str) -> str:
-    """A text in which each image is the word that people read in its place.
+    """A text in which words that people read stand for each image.
 
-    >>> without(mark("0" * 32) + " What is it?")
-    '[image] What is it?'
+    >>> without(mark("a1b2c3d4" * 4) + " What is it?")
+    '[image a1b2c3d4] What is it?'
     """
-    return MARK.sub("[image]", text) if PLACE in text else text
+    return MARK.sub(lambda each: f"[image {each[1][:8]}]", text) if PLACE in text else text
+
+
+def unnamed(text: str) -> str:
+    """What a policy or a tool wrote, as a text that names no image."""
+    return text.replace(PLACE, "\ufffd") if PLACE in text else text
 
 
 def key_of(digest: str) -> int:
@@ -98,17 +101,6 @@ def reader_of(tokenizer: Any) -> Reader | None:
     """What reads the images of a tokenizer's texts; None where its model sees none."""
     reader = getattr(tokenizer, "image_reader", None)
     return None if isinstance(reader, str) else reader
-
-
-def refuse(tokenizer: Any, text: str) -> ModelError:
-    """The error for a text with an image and a model that sees none."""
-    where = str(getattr(tokenizer, "name_or_path", "") or "the model")[:200]
-    reason = getattr(tokenizer, "image_reader", None) or "it reads text alone"
-    return ModelError(
-        "model.path",
-        f"the data have images ({without(text).strip()[:60]!r}), which {where} cannot be shown: {reason}",
-        "Name a model with a vision tower and its processor, or leave the images out (`images: drop` of the source).",
-    )
 
 
 def parts(text: str) -> Iterator[tuple[str, str | None]]:

@@ -21,6 +21,7 @@ from typing import Any
 from pipelines.base import project
 from pipelines.base.errors import Problem as Told
 from pipelines.base.errors import did_you_mean
+from pipelines.data import marks
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step, Unavailable, _shell_tasks
 from pipelines.environments._answered import Part
@@ -122,7 +123,7 @@ def command_of(message: str) -> tuple[str, bool]:
 
 def shown(ran: shell.Ran, characters: int) -> str:
     """What the policy reads of a command: its output, and how it ended where that is not plain."""
-    output = ran.output.rstrip("\n")
+    output = marks.unnamed(ran.output.rstrip("\n"))
     if len(output) > characters:
         output = f"{output[:characters]}\n[{len(output) - characters} more characters]"
     notes = [f"exit {ran.code}"] if ran.code or ran.ended or not output else []

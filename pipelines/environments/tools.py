@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from pipelines import verifiers
+from pipelines.data import marks
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step, _word_problems
 from pipelines.environments._answered import scored_answer
@@ -80,6 +81,7 @@ class World:
         return self._observed("\n".join(texts), parts, [call.body() for call in performed])
 
     def _observed(self, text: str, parts: dict[str, float], performed: list[dict[str, Any]]) -> Step:
+        text = marks.unnamed(text)  # a call may be escaped so that its reply has what the call did not
         self.history.append(text)
         parts = {name: value for name, value in parts.items() if value}
         invalid = any(call["outcome"] != Outcome.OK for call in performed)

@@ -24,7 +24,12 @@ class OutputLog:
         """Add lines to one of `FILES`."""
         self.folder.mkdir(parents=True, exist_ok=True)
         with open(self.folder / name, "a", encoding="utf-8") as handle:
-            handle.writelines(json.dumps(entry, default=str) + "\n" for entry in entries)
+            lines = "".join(json.dumps(entry, default=str) + "\n" for entry in entries)
+            handle.write(lines)
+        if r"\ufffc" in lines:
+            from pipelines.data import thumbnails  # most logs name no image
+
+            thumbnails.note(self.folder, lines)
 
     def sizes(self) -> dict[str, int]:
         """Bytes of each file, for a commit."""

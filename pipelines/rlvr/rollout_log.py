@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from itertools import groupby
 from typing import Any
 
-from pipelines.data.marks import FIRST_ID, PLACE_BITS, mark
+from pipelines.data import marks
 from pipelines.data.records import Problem, Role, Trajectory
 from pipelines.rlvr.mismatch import LARGEST_LOG_WEIGHT, Tokens
 
@@ -66,20 +66,19 @@ def entries(
     return out
 
 
-def written(tokenizer: Any, tokens: list[int]) -> str:
-    """The text of token ids, special tokens included, with the mark of each image."""
-    if max(tokens, default=0) < FIRST_ID:
-        return str(tokenizer.decode(tokens))
+def written(tokenizer: Any, ids: list[int]) -> str:
+    """The text of token ids, special tokens included, with marks in the place of images: whatever in it looks like one is one."""
+    if max(ids, default=0) < marks.FIRST_ID:
+        return marks.unnamed(str(tokenizer.decode(ids)))
     from pipelines.data.images import IMAGES
 
-    texts, words = [], list[int]()
-    for token in tokens:
-        if token < FIRST_ID:
-            words.append(token)
-        elif not token % (1 << PLACE_BITS):  # the first place of an image
-            texts += [str(tokenizer.decode(words)), mark(IMAGES.named(token))]
-            words = []
-    return "".join([*texts, str(tokenizer.decode(words))])
+    parts = []
+    for of_images, part in groupby(ids, key=lambda token: token >= marks.FIRST_ID):
+        if of_images:
+            parts += [marks.mark(IMAGES.named(token)) for token in part if not token % (1 << marks.PLACE_BITS)]
+        else:
+            parts.append(marks.unnamed(str(tokenizer.decode([*part]))))
+    return "".join(parts)
 
 
 def _turns(row: Trajectory, decode: Callable[[list[int]], str]) -> list[list[str]]:

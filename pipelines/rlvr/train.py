@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import time
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -421,14 +422,8 @@ class Trainer(Loop):
             advantages = self._advantages(sampled, batch.rows, columns)
             compared, places = self.learner.differences(columns), columns.get(PLACE)
             mismatches = rollout_log.differences(compared, batch.rows, advantages, places)
-        own = rollout_log.entries(
-            step,
-            self._logged(sampled),
-            self.by_uid,
-            advantages,
-            mismatches,
-            lambda ids: rollout_log.written(self.tokenizer, ids),
-        )
+        decode = partial(rollout_log.written, self.tokenizer)
+        own = rollout_log.entries(step, self._logged(sampled), self.by_uid, advantages, mismatches, decode)
         entries = chain.from_iterable(batch.held.world.gather_first(own))
         return sorted(entries, key=lambda entry: (entry["uid"], entry["group"]))[: self.settings.log_rollouts]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from pipelines.contract.streams import stream_ids
-from pipelines.data import chat
+from pipelines.data import chat, marks
 from pipelines.data.control import as_text, encode
 from pipelines.data.records import Problem, Stop
 from pipelines.judges.client import Answer
@@ -58,7 +58,7 @@ class EndpointDrawer:
         answers = self.model.ask(requests, told)
         self._tell(answers, number)
         prompts = chat.render_prompts(self.tokenizer, [p.prompt for p in problems], [p.tools for p in problems])
-        texts = ["" if answer.problem else full_text(answer) for answer in answers]
+        texts = ["" if answer.problem else marks.unnamed(full_text(answer)) for answer in answers]
         rows: dict[str, list[Any]] = {
             "sample": list(range(count)) * len(problems),
             "completion_ids": encode(self.tokenizer, as_text(self.tokenizer, texts)),

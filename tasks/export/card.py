@@ -29,12 +29,31 @@ prompt = tokenizer.apply_chat_template(messages, add_generation_prompt=True, ret
 answer = model.generate(**prompt, max_new_tokens=256)
 print(tokenizer.decode(answer[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))
 """
+USE_WITH_IMAGES = """{peft}from PIL import Image
+from transformers import AutoModelForImageTextToText, AutoProcessor
+
+processor = AutoProcessor.from_pretrained("{name}")
+model = AutoModelForImageTextToText.from_pretrained({base})
+{adapted}messages = [{{"role": "user", "content": {content}}}]
+text = processor.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
+prompt = processor(text=[text], images=[Image.open("picture.png")], return_tensors="pt", add_special_tokens=False)
+answer = model.generate(**prompt, max_new_tokens=256)
+print(processor.decode(answer[0, prompt["input_ids"].shape[1] :], skip_special_tokens=True))
+"""
 
 
-def _use(name: str, base: adapter.Base | None) -> str:
-    """Python that loads the model, or adapters on their base."""
+def _use(name: str, base: adapter.Base | None, folder: Path) -> str:
+    """Python that loads the model, or adapters on their base.
+
+    Args:
+        folder: of the model, with its chat template.
+    """
+    code = USE_WITH_IMAGES if _sees(folder) else USE
+    template = folder / "chat_template.jinja"
+    of_parts = template.is_file() and "image" in template.read_text(encoding="utf-8")
+    content = '[{"type": "image"}, {"type": "text", "text": "..."}]' if of_parts else 'processor.image_token + "..."'
     if base is None:
-        return USE.format(name=name, base=f'"{name}"', peft="", adapted="")
+        return code.format(name=name, base=f'"{name}"', peft="", adapted="", content=content)
     if base.is_random:
         where = f'"{name}/{adapter.BASE}"'
     elif _is_gguf(base.name):
@@ -42,7 +61,7 @@ def _use(name: str, base: adapter.Base | None) -> str:
     else:
         where = f'"{base.name}"' + (f', revision="{base.revision}"' if base.revision else "")
     adapted = f'model = PeftModel.from_pretrained(model, "{name}")\n'
-    return USE.format(name=name, base=where, peft="from peft import PeftModel\n", adapted=adapted)
+    return code.format(name=name, base=where, peft="from peft import PeftModel\n", adapted=adapted, content=content)
 
 
 def _is_gguf(name: str) -> bool:
@@ -86,7 +105,7 @@ def text(model: Trained, name: str, licence: str | None = None, *, only_adapter:
         + (f" in run `{model.run['run_id']}`" if model.run else "")
         + (f" from {_base(chain)}." if _base(chain) else "."),
         _belongs(base, name) if base else "",
-        f"## Use\n\n```python\n{_use(name, base)}```" + _system(model.folder),
+        f"## Use\n\n```python\n{_use(name, base, model.folder)}```" + _system(model.folder),
         _scores(scores, label, evaluation),
         "\n\n".join(_data(each) for each in data) and "## Data\n\n" + "\n\n".join(_data(each) for each in data),
         "## Lineage\n\n" + "\n".join(_lineage(chain)),
@@ -109,7 +128,7 @@ def _metadata(
     about = ModelCardData(
         license=licence,
         library_name="peft" if adapted else "transformers",
-        pipeline_tag="text-generation",
+        pipeline_tag="image-text-to-text" if _sees(model.folder) else "text-generation",
         base_model=base if base and not base.startswith("a ") else None,
         datasets=sorted(
             {
@@ -141,6 +160,11 @@ def _base(chain: list[Artifact]) -> str:
 def _sources(chain: list[Artifact]) -> list[dict[str, Any]]:
     settings = [(a.parts.get("settings") or {}).get("curate") or {} for a in chain if makes(a) == DATA]
     return [source for each in settings for source in each.get("sources") or []]
+
+
+def _sees(folder: Path) -> bool:
+    """Whether a model has a vision tower."""
+    return "vision_config" in (read_object(folder / "config.json") or {})
 
 
 def _system(folder: Path) -> str:

@@ -12,6 +12,7 @@ from evaluation import samples
 from pipelines.base.distribution import NAME, version
 from pipelines.base.errors import UserError
 from pipelines.base.files import json_lines, write_atomic
+from pipelines.data import marks, thumbnails
 from tasks.tracking import benchmarks
 
 SCORER = "whetstone"
@@ -96,9 +97,10 @@ def _log(
 
 def _samples(path: Path, model: str) -> Iterator[dict[str, Any]]:
     """The answers of a benchmark's log: one sample each, those of a question numbered by epoch."""
+    pictures = thumbnails.read([path.parents[2]])
     for row in json_lines(path):
         asked = benchmarks.answer(row, path.stem)
-        question = [_message(message) for message in asked.question]
+        question = [_message(message, pictures) for message in asked.question]
         share = {samples.TRUNCATED: row[samples.TRUNCATED]} if samples.TRUNCATED in row else {}
         for epoch, text in enumerate(asked.texts, 1):
             answer = {"role": "assistant", "content": text, "source": "generate"}
@@ -122,6 +124,21 @@ def _value(asked: benchmarks.Answer, epoch: int) -> float | None:
     return asked.scores[0] if len(asked.scores) == 1 else None
 
 
-def _message(message: Mapping[str, Any]) -> dict[str, str]:
-    role = str(message.get("role"))
-    return {"role": role if role in ROLES else "user", "content": str(message.get("content") or "")}
+def _message(message: Mapping[str, Any], pictures: Mapping[str, thumbnails.Thumbnail]) -> dict[str, Any]:
+    role, content = str(message.get("role")), str(message.get("content") or "")
+    return {
+        "role": role if role in ROLES else "user",
+        "content": _parts(content, pictures) if marks.marked(content) else content,
+    }
+
+
+def _parts(text: str, pictures: Mapping[str, thumbnails.Thumbnail]) -> list[dict[str, str]]:
+    """A question with images as inspect_ai's content parts; words stand for an image of which there is no thumbnail."""
+    parts = []
+    for piece, digest in marks.parts(text):
+        parts += [{"type": "text", "text": piece}] if piece else []
+        if digest is not None:
+            thumbnail = pictures.get(digest)
+            shown = {"type": "image", "image": thumbnail.address, "detail": "auto"} if thumbnail else None
+            parts.append(shown or {"type": "text", "text": thumbnails.word(digest, None)})
+    return parts

@@ -270,6 +270,7 @@ def _subject(each: Evaluated, known: Known) -> Subject:
             for name, value in {**(a.parts.get("source") or {}), **(a.parts.get("versions") or {})}.items()
         },
         notes=notes,
+        evaluation=artifact.path,
         model=_weights(each.checkpoint, trained, artifact, known),
     )
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from evaluation import samples
 from pipelines.base.files import digest, json_lines, read_object
+
+if TYPE_CHECKING:
+    from pipelines.data.thumbnails import Thumbnail
 
 
 @dataclass(frozen=True)
@@ -39,6 +43,8 @@ class Shown:
     marks: dict[str, float | bool | str] = field(default_factory=dict)
     why: str | None = None
     tags: dict[str, str] = field(default_factory=dict)
+    pictures: Mapping[str, Thumbnail] = field(default_factory=dict)
+    """Digest → thumbnail, of the images that its question may show."""
 
 
 def results(artifact: Path) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import shutil
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -248,11 +248,13 @@ def _send_stage(entry: Path, body: dict[str, Any], patience: TimeBudget) -> None
 
 def _send_answers(entry: Path, body: dict[str, Any]) -> None:
     """Answers of an evaluation, each checkpoint's to its own run, or rollouts; how many have arrived is kept beside."""
+    from pipelines.data import thumbnails
     from tasks.tracking import api as tracking
 
     artifact, limit = runs_folder() / body["artifact"], body["limit"]
     sent = uploaded(artifact)
     arrived = read_object(entry / ARRIVED) or {}
+    pictures = thumbnails.read([artifact])
 
     def send(name: str, run_id: str, shown: list[benchmarks.Shown], model: str | None) -> None:
         def save(count: int) -> None:
@@ -260,6 +262,7 @@ def _send_answers(entry: Path, body: dict[str, Any]) -> None:
             write_atomic(entry / ARRIVED, json.dumps(arrived), durable=False)
 
         start = arrived.get(name, 0)
+        shown = [replace(each, pictures=pictures) for each in shown]
         tracking.send_shown(run_id, shown, model_id=model, time_ms=body["time"], sent=start, save=save)
 
     for checkpoint, run_id in sent.runs.items():

@@ -8,18 +8,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from mlflow.entities import AssessmentSource, Expectation, Feedback, Span, TraceInfo, TraceLocation
 from mlflow.entities.trace_state import TraceState
 
+from pipelines.data import marks, thumbnails
 from tasks.tracking.benchmarks import Shown
 from tasks.tracking.client import client, mlflow_errors
 
 BATCH = 25
 PREVIEW = 1000
 """Characters of a question or an answer in a list."""
+MOST_PICTURES = 300_000
+"""Characters of the pictures of a trace; MLflow's page shows what is longer than a million as plain text."""
 SOURCE = AssessmentSource(source_type="CODE", source_id="whetstone")
 
 
@@ -51,8 +54,33 @@ def _id(*parts: str) -> str:
     return hashlib.sha256("\x00".join(parts).encode()).hexdigest()[:32]
 
 
-def _request(item: Shown) -> str:
-    return json.dumps({"messages": item.question})
+def _request(item: Shown, *, pictures: bool = False) -> str:
+    """The question; MLflow's page shows parts of the type `image_url` as pictures, whose address may be one of `data:`."""
+    room = MOST_PICTURES if pictures else 0
+    messages = []
+    for message in item.question:
+        content: Any = message["content"]
+        if isinstance(content, str) and marks.marked(content):
+            content = _parts(content, item.pictures, room)
+            room -= sum(len(part["image_url"]["url"]) for part in content if part["type"] == "image_url")
+            content = content if pictures else "".join(part["text"] for part in content)
+        messages.append({**message, "content": content})
+    return json.dumps({"messages": messages})
+
+
+def _parts(text: str, known: Mapping[str, thumbnails.Thumbnail], room: int) -> list[dict[str, Any]]:
+    """A message as OpenAI's content parts; words stand for images of which there is no thumbnail, and for those that find no room."""
+    parts: list[dict[str, Any]] = []
+    for piece, digest in marks.parts(text):
+        thumbnail = known.get(digest or "")
+        told = "" if digest is None else thumbnails.word(digest, thumbnail)
+        if thumbnail is not None and thumbnail.address and len(thumbnail.address) <= room:
+            room -= len(thumbnail.address)
+            parts += [{"type": "text", "text": piece}] if piece else []
+            parts.append({"type": "image_url", "image_url": {"url": thumbnail.address}})
+        elif piece or told:
+            parts.append({"type": "text", "text": piece + told})
+    return parts
 
 
 def _response(item: Shown) -> str:
@@ -85,7 +113,9 @@ def _trace(item: Shown, run_id: str, experiment_id: str, model_id: str | None, t
         trace_location=TraceLocation.from_experiment_id(experiment_id),
         request_time=time_ms,
         state=TraceState.OK,
-        request_preview=item.question[-1]["content"][:PREVIEW] if item.question else "",
+        request_preview=thumbnails.words(item.question[-1]["content"], item.pictures)[:PREVIEW]
+        if item.question
+        else "",
         response_preview=(item.texts[0] if item.texts else "")[:PREVIEW],
         execution_duration=0,
         trace_metadata=metadata | ({"mlflow.modelId": model_id} if model_id else {}),
@@ -102,6 +132,6 @@ def _span(item: Shown, trace: TraceInfo) -> Span:
         "status": {"code": "STATUS_CODE_OK", "message": ""},
         "attributes": {
             "mlflow.traceRequestId": json.dumps(trace.trace_id), "mlflow.spanType": json.dumps("CHAT_MODEL"),
-            "mlflow.spanInputs": _request(item), "mlflow.spanOutputs": _response(item),
+            "mlflow.spanInputs": _request(item, pictures=True), "mlflow.spanOutputs": _response(item),
         },
     })  # fmt: skip

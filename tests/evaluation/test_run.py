@@ -10,6 +10,7 @@ import psutil
 import pytest
 import torch
 import toys
+import vision_models
 from children import alive, wait_until
 from rank_threads import in_ranks
 from ranks import run_stage, start_stage
@@ -20,6 +21,8 @@ from evaluation.documents import questions
 from pipelines.base.errors import RecipeError
 from pipelines.base.files import contents
 from pipelines.contract.model_settings import Model
+from pipelines.data import thumbnails
+from pipelines.data.images import IMAGES
 from pipelines.engine.models import save_model, train_tokenizer
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
@@ -42,6 +45,15 @@ def test_checkpoints_come_from_their_own_stages_in_the_order_that_is_asked_for()
     ]
     assert run.checkpoints_of(job(["base", "rlvr"], "org/model")) == {"base": "org/model", "rlvr": "/runs/rlvr/model"}
     assert run.checkpoints_of(job(["base", "sft", "rlvr"], inputs=("rlvr",))) == {"rlvr": "/runs/rlvr/model"}
+
+
+def test_questions_with_images_leave_pictures_of_them(tmp_path):
+    mark = IMAGES.add(vision_models.picture(20, 16, 91))
+    for name, text in (("plain", "Which?"), ("seen", f"{mark}Which?")):
+        run._write(
+            tmp_path / f"{name}.jsonl", [{"doc": {"prompt": [{"role": "user", "content": text}]}}], tmp_path / name
+        )
+    assert not (tmp_path / "plain").exists() and (tmp_path / "seen" / thumbnails.FILE).exists()
 
 
 def test_differences_are_of_neighbours_later_minus_earlier():

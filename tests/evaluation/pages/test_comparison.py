@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+
+import vision_models
 from html_pages import check
 
 from evaluation import comparison
 from evaluation.comparison import Subject
 from evaluation.pages import comparison as pages
 from evaluation.samples import Sample
+from pipelines.data import thumbnails
+from pipelines.data.images import IMAGES
 
 HOSTILE = "</pre></details><script>alert(1)</script><img src=x onerror=alert(1)>\"'&<!-- \x1b[2J \x00 \u202e ]]>"
 
@@ -63,3 +68,24 @@ def test_a_stage_that_one_side_lacks_is_one_line():
     settings = [{"field": "sft.steps", "values": ["1", "2"]}]
     lines = list(pages.lines(hostile_body() | {"settings": settings, "missing_stages": {"rlvr": ["cold"]}}))
     assert "  sft.steps: 1 | 2" in lines and "  rlvr: no such stage in cold" in lines
+
+
+def test_lost_problems_are_shown_with_their_pictures(tmp_path):
+    mark = IMAGES.add(vision_models.picture(40, 30, 61))
+    thumbnails.note(tmp_path / "report", json.dumps(mark))
+
+    def subject(name: str, right: float) -> Subject:
+        base, rows = (
+            {str(i): Sample(str(i), [score] * 2, f"{mark}Which?", "red", [f"{mark}red"], "p") for i in range(3)}
+            for score in (1.0, right)
+        )
+        return Subject(
+            name=name, run_id=name, seed=0, checkpoint="rlvr", artifact="a", settings={"a": name}, evaluation=tmp_path,
+            samples={"base": {"cells": base}, "rlvr": {"cells": rows}},
+        )  # fmt: skip
+
+    body = comparison.compare(comparison.arms_of([subject("a", 1.0), subject("b", 0.0)]))
+    page = pages.html(body)
+    check(page)
+    assert page.count("<img") == 6 and page.count("<summary>[image 40x30 ") == 6
+    assert f"<pre>{mark}red</pre>" in page, "the policy's own text stays as it is"

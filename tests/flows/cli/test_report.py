@@ -8,9 +8,12 @@ from pathlib import Path
 import chain
 import html_pages
 import pytest
+import vision_models
 
 from flows import report_data, report_page
 from flows.cli import main as cli
+from pipelines.data import thumbnails
+from pipelines.data.images import IMAGES
 from tasks import environment
 from tasks.store import index
 from tasks.tracking import rollouts
@@ -164,3 +167,30 @@ def test_advantages_colour_by_the_largest():
     assert report_page.advantages({"tokens": [["a", 0.5], ["b", None]]}) == [0.5]
     assert report_page.mismatches({"tokens": [["a", 0.5, -2.0], ["b", None, None], ["c", 1.0]]}) == [-2.0]
     assert report_page.advantages({"text": "a"}) == [] and report_page.advantages({"advantage": -2}) == [-2]
+
+
+def test_pictures_stand_beside_answers_and_never_in_what_the_policy_wrote(run, tmp_path):
+    """A policy can write what looks like the mark of an image that there is."""
+    first, second = (IMAGES.add(vision_models.picture(40, 30, seed)) for seed in (41, 42))
+    path = tmp_path / "evaluate/samples/rlvr/palindromes.jsonl"
+    for checkpoint in ("base", "sft", "rlvr"):
+        path = tmp_path / f"evaluate/samples/{checkpoint}/palindromes.jsonl"
+        rows = [json.loads(line) for line in path.read_text().splitlines()]
+        rows[0]["doc"]["question"] = f"{first}palindrome 0"
+        rows[0]["resps"] = [[f"abba{first}", "xx"]]
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    turns = [["policy", f"look {first}"], ["environment", f"{second}here"], ["policy", f"no {second}"]]
+    line = {
+        **ROW, "uid": "w" * 32, "step": 9, "text": f"look {first}", "prompt": [{"role": "user", "content": f"{first}go"}], "turns": turns,
+        "tokens": [[turns[0][1], 0.5], [turns[1][1], None], [turns[2][1], -0.5]],
+    }  # fmt: skip
+    log = tmp_path / "rlvr/report/rollouts.jsonl"
+    log.write_text(log.read_text().removesuffix("half a li") + json.dumps(line) + "\n")
+    thumbnails.note(tmp_path / "rlvr/report", json.dumps([first, second]))
+    with pytest.raises(SystemExit, match="0"):
+        cli.main(["report", "aaaa", "--out", str(run / "p.html")])
+    text = (run / "p.html").read_text()
+    html_pages.check(text)
+    assert text.count("<img") == 3, "of a question, of a prompt, and of what the environment showed"
+    assert "[image 40x30 " in text and f">look {first}</span>" in text and f"abba{first}</div>" in text
+    assert text.index("<img") < text.index(">palindrome 0</div>")

@@ -13,7 +13,7 @@ import vision_models
 from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
-from pipelines.data import chat, marks
+from pipelines.data import chat, marks, thumbnails
 from pipelines.data.images import IMAGES
 from pipelines.data.marks import FIRST_ID
 from pipelines.engine import adapters, models, vision
@@ -22,6 +22,7 @@ from pipelines.engine.policy import Policy
 from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.training import Lora
+from tasks.tracking import rollouts
 
 FAMILIES = sorted(vision_models.FAMILIES)
 
@@ -257,6 +258,10 @@ def test_a_fresh_model_learns_to_see(toy, tmp_path):
     history = [values for _, values in toys.history(tmp_path / "rl/work")]
     assert max(values["mismatch/max"] for values in history) < 1e-4
     assert sum(values["reward/mean"] for values in history) / len(history) > 0.4
+    shown = {
+        mark for row in rollouts.read(tmp_path / "rl/work/out") for mark in marks.marked(row["prompt"][0]["content"])
+    }
+    assert shown and shown == set(thumbnails.read([tmp_path / "rl/work/out"])), "pages have a picture of each"
 
 
 def test_a_stopped_run_ends_with_the_same_bytes(toy, tmp_path):

@@ -13,7 +13,7 @@ from pipelines import environments
 from pipelines.base.errors import RecipeError
 from pipelines.contract.episode import play
 from pipelines.contract.turn_budget import TurnBudget
-from pipelines.data import chat
+from pipelines.data import chat, marks
 from pipelines.data.records import Problem, Role, Stop
 from pipelines.engine import models
 from pipelines.environments.tools import World, problems
@@ -44,6 +44,14 @@ def test_a_call_and_an_answer():
     assert last.done and last.reward == 1 and last.info["success"] and last.components == {"answer": 1.0}
     wrong = started().step("41")
     assert wrong.done and wrong.reward == 0 and not wrong.info["success"] and wrong.info["status"] == "incorrect"
+
+
+def test_no_reply_names_an_image():
+    """A policy that knows an image's digest writes its mark in ASCII, and the reply repeats it."""
+    name = json.dumps(marks.mark("0" * 32))
+    step = started().step(f'<tool_call>{{"name": {name}, "arguments": {{}}}}</tool_call>')
+    assert "no tool called" in step.observation and "0" * 32 in step.observation
+    assert marks.marked(step.observation) == []
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 import scripted
 import vision_models
 
-from pipelines.data import marks
+from pipelines.contract.model_settings import Vision
+from pipelines.data import chat, marks
 from pipelines.data.images import IMAGES
 from pipelines.data.records import Problem, Role, Stop, Trajectory
-from pipelines.rlvr import rollout_log
-from pipelines.rlvr.rollout_log import differences, entries
+from pipelines.engine import vision
+from pipelines.engine.models import train_tokenizer
+from pipelines.rlvr.rollout_log import differences, entries, written
 
 PROBLEM = Problem(
     uid="u", prompt=[{"role": "user", "content": "go"}], answer="b", verifier="exact", source="s", licence="", info={}
@@ -88,5 +91,29 @@ def test_an_image_is_its_mark():
     first, second = (IMAGES.add(vision_models.picture(8, 8, 90 + n)) for n in range(2))
     places = [marks.place_ids(marks.marked(mark)[0], 2) for mark in (first, second)]
     tokens = [*scripted.ids("a"), *places[0], *places[1], *scripted.ids("bc"), *places[0]]
-    assert rollout_log.written(scripted.tokenizer(), tokens) == f"a{first}{second}bc{first}"
-    assert rollout_log.written(scripted.tokenizer(), scripted.ids("abc")) == "abc"
+    assert written(scripted.tokenizer(), tokens) == f"a{first}{second}bc{first}"
+    assert written(scripted.tokenizer(), scripted.ids("abc")) == "abc"
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    """Of a fresh model that sees."""
+    made = train_tokenizer("bpe", 300, ["look at it"])
+    settings = Vision(image_size=16, patch_size=8, config={"hidden_size": 8, "num_attention_heads": 2})
+    marks.attach(made, vision.fresh_reader(settings, made))
+    return made
+
+
+def test_images_are_marks_again_and_what_the_policy_wrote_is_none(tokenizer):
+    mark = IMAGES.add(vision_models.picture(16, 16, 51))
+    ids = (
+        chat.encode(tokenizer, ["look"])[0]
+        + marks.reader_of(tokenizer).tokens(mark[1:-1])
+        + chat.encode(tokenizer, ["at"])[0]
+    )
+    assert written(tokenizer, ids) == f"look{mark}at"
+    forged = tokenizer("look " + mark, add_special_tokens=False)["input_ids"]
+    assert all(token < marks.FIRST_ID for token in forged), "the policy can sample these tokens"
+    assert marks.marked(tokenizer.decode(forged)) == [mark[1:-1]]
+    for text in (written(tokenizer, forged), *chat.completion_texts(tokenizer, [forged])):
+        assert marks.marked(text) == [] and text == "look " + mark.replace(marks.PLACE, "\ufffd")

@@ -6,8 +6,13 @@ import re
 
 import exported
 import pytest
+import vision_models
 import yaml
 
+from pipelines.contract.model_settings import Model
+from pipelines.data import marks
+from pipelines.engine import models, vision
+from pipelines.recipe.read import read_recipe
 from tasks.export import card, trained
 
 
@@ -70,3 +75,22 @@ def test_the_lines_of_code_on_it_run(home, tmp_path, monkeypatch):
     (code,) = re.findall(r"```python\n(.*?)```", (tmp_path / "out" / "README.md").read_text(), re.S)
     assert '"out"' in code
     exec(code.replace("max_new_tokens=256", "max_new_tokens=4"), {"print": lambda text: text})
+
+
+@pytest.mark.parametrize("family", ["llava", "fresh"])
+def test_the_lines_for_a_model_that_sees_run(tmp_path, monkeypatch, family):
+    if family == "fresh":
+        settings = read_recipe(vision_models.recipe(tmp_path)).model
+        tokenizer = models.train_tokenizer("char", 64, ["abcdefghijklmnopqrstuvwxyz. "])
+        marks.attach(tokenizer, vision.fresh_reader(settings.fresh.vision, tokenizer))
+        network = models.fresh_model(settings, tokenizer, 0)
+    else:
+        settings = Model(path=str(vision_models.make(family, tmp_path / "start")))
+        tokenizer = models.load_tokenizer(tmp_path / "start", settings)
+        network = models.load_model(tmp_path / "start", settings)
+    models.save_model(network, tokenizer, tmp_path / "out", {})
+    vision_models.picture(40, 24, 1).save(tmp_path / "picture.png")
+    monkeypatch.chdir(tmp_path)
+    code, told = card._use("out", None, tmp_path / "out"), []
+    exec(code.replace("max_new_tokens=256", "max_new_tokens=4"), {"print": told.append})
+    assert len(told) == 1 and isinstance(told[0], str)

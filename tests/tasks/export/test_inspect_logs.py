@@ -8,9 +8,12 @@ import json
 import chain
 import pytest
 import toys
+import vision_models
 
 from flows.cli import inspect as inspect_command
 from pipelines.base.errors import UserError
+from pipelines.data import marks, thumbnails
+from pipelines.data.images import IMAGES
 from tasks.export import inspect_logs
 
 WHEN = "2023-11-14T22-13-20+00-00"
@@ -38,6 +41,19 @@ def test_every_answer_is_a_sample_with_its_score(logs):
         metric = log["results"]["scores"][0]["metrics"]["pass@1"]
         assert metric["value"] == sum(scores) / 4 and metric["metadata"]["n"] == 2
         assert log["eval"]["config"]["epochs"] == 2 and log["eval"]["metadata"] == ABOUT
+
+
+def test_images_are_parts_of_questions(tmp_path):
+    mark, unknown = IMAGES.add(vision_models.picture(40, 30, 71)), marks.mark("0" * 32)
+    path = tmp_path / "evaluate-1/samples/rlvr/cells.jsonl"
+    path.parent.mkdir(parents=True)
+    row = {"doc_id": 0, "doc": {"question": f"{mark}or {unknown}?"}, "resps": [["a"]], "scores": [1.0]}
+    path.write_text(json.dumps(row) + "\n")
+    thumbnails.note(tmp_path / "evaluate-1/report", path.read_text())
+    (file,) = inspect_logs.write(tmp_path / "evaluate-1", tmp_path / "logs", created=0, about=ABOUT)
+    picture, *rest = json.loads(file.read_text())["samples"][0]["input"][0]["content"]
+    assert picture["type"] == "image" and picture["image"].startswith("data:image/")
+    assert [part["text"] for part in rest] == ["or ", "[image 00000000]", "?"]
 
 
 def test_inspect_ai_reads_them(logs):

@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
+import vision_models
 
+from pipelines.data import marks, thumbnails
 from tasks import environment
 from tasks.tracking.benchmarks import Shown
 from tasks.tracking.time_budget import TrackerUnavailable
@@ -73,3 +75,26 @@ def test_a_kill_between_two_batches_doubles_nothing(run):
     traces = everything(client, run_id)
     assert len(traces) == 30 and arrived == [25, 25, 30, 30]
     assert {len(t.info.assessments) for t in traces} == {3} and {len(t.data.spans) for t in traces} == {1}
+
+
+def test_a_question_with_images_is_shown_as_parts(run, monkeypatch):
+    """As OpenAI's API writes them, which MLflow's page shows; what is searched and listed has words."""
+    from tasks.tracking import api as tracking
+    from tasks.tracking import traces
+
+    client, run_id = run
+    digests = ["a1b2c3d4" * 4, "0" * 32]
+    known = {digests[0]: thumbnails.of(vision_models.picture(64, 48, 1))}
+    monkeypatch.setattr(traces, "MOST_PICTURES", int(1.5 * len(known[digests[0]].address)))
+    text = f"{marks.mark(digests[0])}Is it {marks.mark(digests[1])} or {marks.mark(digests[0])}?"
+    item = Shown("cells", "0", [{"role": "user", "content": text}], [f"no {text}"], pictures=known)
+    tracking.send_shown(run_id, [item], model_id=None, time_ms=1_700_000_000_000, sent=0, save=lambda count: None)
+    (trace,) = everything(client, run_id)
+    words = "[image 64x48 a1b2c3d4]Is it [image 00000000] or [image 64x48 a1b2c3d4]?"
+    (span,) = trace.data.spans
+    (message,) = span.inputs["messages"]
+    assert message["content"][0] == {"type": "image_url", "image_url": {"url": known[digests[0]].address}}
+    assert [part["type"] for part in message["content"]] == ["image_url", "text", "text", "text"], "one has room"
+    assert trace.info.request_preview == words
+    assert json.loads(trace.info.trace_metadata["mlflow.traceInputs"])["messages"][0]["content"] == words
+    assert span.outputs["choices"][0]["message"]["content"] == f"no {text}", "what the policy wrote stays as it is"
