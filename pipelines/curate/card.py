@@ -11,6 +11,7 @@ from typing import Any
 from pipelines.base.files import REPORT
 from pipelines.curate.formats import Row
 from pipelines.curate.values import RowError, sample
+from pipelines.data import marks
 from pipelines.data.records import Problem
 
 STEPS = ("exact_duplicate", "contaminated", "near_duplicate", "length", "difficulty")
@@ -103,6 +104,7 @@ class Counts:
         self.dropped[step] += 1
         self.lost.setdefault(problem.source, Counter())[step] += 1
         text = problem.prompt[-1]["content"] if problem.prompt else problem.raw_text or ""
+        text = marks.without(text)
         if len(self.examples.setdefault(step, [])) < EXAMPLES:
             self.examples[step].append(f"{text[:160]!r}: {reason}")
         line = {"step": step, "uid": problem.uid, "source": problem.source, "reason": reason, "prompt": text[:500]}
@@ -185,7 +187,7 @@ class Counts:
         lines += [f"| {step.replace('_', ' ')} | −{self.dropped[step]:,} |" for step in STEPS]
         lines += [f"| **split {name}** | {count:,} |" for name, count in kept.items()]
         if about.get("images"):
-            lines.append(f"| images | {about['images']:,} |")
+            lines.append(f"| images | {about['images']:,} ({about['image_sizes']}) |")
         lines += ["", "## Sources", "", "| source | rows | licence |", "|---|---:|---|"]
         lines += [f"| {s} | {n:,} | {self.licence_of.get(s, 'unknown')} |" for s, n in self.sources.items()]
         if leftovers := self.leftovers():

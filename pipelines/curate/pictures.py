@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -223,15 +223,3 @@ def _without_place(value: Any) -> Any:
     if isinstance(value, list):
         return [_without_place(each) for each in value]
     return {name: _without_place(each) for name, each in value.items()} if isinstance(value, dict) else value
-
-
-def texts_of(value: Any) -> Iterator[str]:
-    """The texts in a record's plain values that may have marks."""
-    if isinstance(value, str):
-        if marks.PLACE in value:
-            yield value
-    elif isinstance(value, list):
-        for each in value:
-            yield from texts_of(each)
-    elif isinstance(value, dict):
-        yield from texts_of(list(value.values()))

@@ -31,10 +31,11 @@ from pipelines.data.records import RAW_TEXT, Message, Problem
 from pipelines.data.steps import STEPS
 from pipelines.data.template import PLAIN_TEMPLATE, TOOLS_TEMPLATE
 from pipelines.engine import models
-from pipelines.recipe.settings import Curate, Source
+from pipelines.recipe.settings import Curate, NearDuplicates, Source
 from pipelines.stage.report import Report
 
 if TYPE_CHECKING:
+    from pipelines.curate.perceptual import Pictures
     from pipelines.engine.ranks import Ranks
 
 Texts = Callable[[], Iterable[tuple[str, str]]]
@@ -70,7 +71,12 @@ def run(
     work = out / "_pass.parquet"
     leaks = None
     if curate.decontaminate is not None and benchmark_texts is not None:
-        leaks = Contamination(curate.decontaminate.ngram, benchmark_texts())
+        asked, ngram = list(benchmark_texts()), curate.decontaminate.ngram
+        leaks = Contamination(ngram, asked)
+        if any(marks.PLACE in question for _, question in asked):
+            from pipelines.curate.perceptual import Leaks  # most questions show no picture
+
+            leaks = Leaks(ngram, asked, alone=curate.decontaminate.images == "alone")
     samples = samples or {}
     _fetch(curate, report)
     kept = _first_pass(curate, work, counts, leaks, report, samples)
@@ -78,13 +84,13 @@ def run(
     tokenizer = _tokenizer(model, work, out, samples)
     splits = _second_pass(curate, work, out, counts, repeats, kept.origins, tokenizer, report)
     work.unlink()
-    pictured = _write_images(out, curate)
+    pictured = _write_images(out)
     if curate.difficulty is not None:
         from pipelines.curate.difficulty import band  # imports torch, which curation does without
 
         path = str(solver or curate.difficulty.model)
         splits = band(curate.difficulty, model, path, out=out, counts=counts, report=report, seed=seed, ranks=ranks)
-        pictured = _write_images(out, curate)
+        pictured = _write_images(out)
     if counts.quarantined:
         report.event(counts.quarantine_summary())
     for text in counts.leftovers():
@@ -100,25 +106,17 @@ def run(
         )
     about: dict[str, Any] = {"splits": splits, "template": models.template_identity(tokenizer)}
     (out / "data.json").write_text(json.dumps(about, indent=1, sort_keys=True))
-    about |= {"images": pictured} if pictured else {}
-    counts.write(splits, about | {"benchmark_questions": leaks.texts if leaks else 0})
+    counts.write(splits, about | pictured | {"benchmark_questions": leaks.texts if leaks else 0})
     rows = {f"rows/{name}": count for name, count in counts.rows_by_step().items()}
     report.metrics(0, rows | {f"split/{name}": count for name, count in splits.items()})
     return {"rows": float(sum(splits.values())), "read": float(counts.read), "quarantined": float(counts.quarantined)}
 
 
-def _write_images(out: Path, curate: Curate) -> int:
-    """Write the images that the kept records name; returns how many."""
-    if "pipelines.data.images" not in sys.modules:
-        return 0  # no row of this process can name one
-    from pipelines.curate import pictures
-    from pipelines.data import images
-
-    paths = [out / f"{name}.parquet" for name in curate.splits]
-    problems = (problem for path in paths for problem in iter_problems(path, curate.batch_rows))
-    texts = [text for problem in problems for text in pictures.texts_of([problem.prompt, problem.info])]
-    (out / images.FOLDER / images.FILE).unlink(missing_ok=True)  # a process may have it mapped into memory
-    return images.copy_named(texts, out)
+def _write_images(out: Path) -> dict[str, Any]:
+    """Write the images that the kept records name; returns what the card tells of them."""
+    images = sys.modules.get("pipelines.data.images")
+    digests = images.write_named(out) if images is not None else []  # without it no row of this process can name one
+    return {"images": len(digests), "image_sizes": images.in_words(digests)} if images and digests else {}
 
 
 def _fetch(curate: Curate, report: Report) -> None:
@@ -186,8 +184,9 @@ def _asked(problem: Problem) -> list[Message]:
 class _Kept:
     """What is remembered of the rows kept so far: flat arrays and hashes, so that a row costs some hundred bytes."""
 
-    def __init__(self, minhash: MinHash | None, shingle: int) -> None:
-        self.minhash, self.shingle = minhash, shingle
+    def __init__(self, near: NearDuplicates | None) -> None:
+        self.near, self.minhash = near, MinHash(near.permutations) if near else None
+        self.pictures: Pictures | None = None
         self.prompts: set[int] = set()
         self.uids: set[int] = set()
         self.origins = array("I")
@@ -211,9 +210,17 @@ class _Kept:
     def add(self, problem: Problem, text: str, origin: int) -> None:
         """Remember source number, and signature and answer where near repeats are looked for."""
         self.origins.append(origin)
-        if self.minhash is not None:
-            self._signatures += self.minhash(shingles(text, self.shingle)).tobytes()
-            self._answers.append(exact_key(problem.answer + text_key(problem)))
+        if self.near is not None and self.minhash is not None:
+            shown = self._shown(text) if marks.PLACE in text else ""
+            self._signatures += self.minhash(shingles(marks.MARK.sub(" ", text), self.near.shingle)).tobytes()
+            self._answers.append(exact_key(problem.answer + text_key(problem) + shown))
+
+    def _shown(self, text: str) -> str:
+        """Equal for texts with the same pictures."""
+        from pipelines.curate.perceptual import Pictures
+
+        self.pictures = self.pictures or Pictures(near=self.near is not None and self.near.images == "near")
+        return self.pictures.key(text)
 
     def signatures(self) -> np.ndarray:
         """uint32 [kept rows, permutations]."""
@@ -234,8 +241,7 @@ def _first_pass(
     samples: Mapping[int, Path],
 ) -> _Kept:
     """Map every row, drop exact repeats and leaks; return what the later passes need of the rows kept."""
-    near = curate.near_duplicates
-    kept = _Kept(MinHash(near.permutations) if near else None, near.shingle if near else 1)
+    kept = _Kept(curate.near_duplicates)
     expected = sum(source.size or 0 for source in curate.sources)
     writer = Writer(work, curate.batch_rows)
     for origin, source in enumerate(curate.sources):
@@ -243,7 +249,7 @@ def _first_pass(
         controls: list[Problem] = []
         alike = _Alike()
         answered = has_answers(source)
-        for row in sources.rows(source, samples.get(origin)):
+        for row in sources.rows(source, samples.get(origin), work.with_suffix(".images")):
             counts.count_read(label, source.licence)
             report.progress(counts.read, max(counts.read + 1, expected), "reading", unit="row")
             try:
@@ -261,7 +267,8 @@ def _first_pass(
             # A benchmark's question comes without the system message that this recipe may put before it.
             leak = (leaks.hit(text) or leaks.hit(question_text(problem))) if leaks else None
             if leak:
-                counts.drop("contaminated", problem, f"overlaps with a question of {leak}")
+                of_pictures = " or shows its picture" if marks.PLACE in text else ""
+                counts.drop("contaminated", problem, f"overlaps with a question of {leak}{of_pictures}")
                 continue
             writer.add(problem)
             counts.count_record(label, cells.extra, cells.lost)
@@ -301,7 +308,7 @@ def _repeats(curate: Curate, work: Path, kept: _Kept) -> dict[int, int]:
     def shingles_of(rows: np.ndarray) -> dict[int, np.ndarray]:
         wanted = set(rows.tolist())
         return {
-            number: shingles(prompt_text(problem), near.shingle)
+            number: shingles(marks.MARK.sub(" ", prompt_text(problem)), near.shingle)
             for number, problem in enumerate(iter_problems(work, curate.batch_rows))
             if number in wanted
         }

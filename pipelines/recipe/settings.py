@@ -39,6 +39,8 @@ class NearDuplicates(Settings):
     shingle: int = Field(5, ge=1, le=1000)
     """Words per shingle."""
     permutations: int = Field(64, ge=16, le=256)
+    images: Literal["near", "same"] = "near"
+    """Pictures that repeats may have: those that are nearly the same (written in another format, at another size), or the same alone."""
 
 
 class Decontaminate(Settings):
@@ -46,6 +48,8 @@ class Decontaminate(Settings):
 
     ngram: int = Field(13, ge=2, le=1000)
     """Words in a row that count as an overlap; shorter texts are compared whole."""
+    images: Literal["alone", "with_text"] = "alone"
+    """A question's picture, or nearly it, counts by itself, or only where the words overlap too."""
 
 
 class Difficulty(Settings):
@@ -62,8 +66,7 @@ class Difficulty(Settings):
     sampler: Server | None = None
     """vLLM servers that decode instead of this process."""
     processes: int = free(1, ge=1, le=100_000)
-    """Processes of the stage, one per GPU, each with the whole model: they divide the problems, 64 at a time. The data are the same
-    bytes for any number of them."""
+    """Processes of the stage, one per GPU, each with the whole model: they divide the problems; any number gives the same bytes."""
 
     @model_validator(mode="after")
     def _ordered(self) -> Difficulty:
@@ -102,9 +105,8 @@ class Curate(Settings):
         for number, source in enumerate(self.sources):
             unknown = set(source.splits or []) - set(self.splits)
             if unknown or source.splits == []:
-                raise ValueError(
-                    f"sources.{number}.splits names no split of this recipe: {', '.join(sorted(unknown)) or 'none'}"
-                )
+                named = ", ".join(sorted(unknown)) or "none"
+                raise ValueError(f"sources.{number}.splits names no split of this recipe: {named}")
         return self
 
 
@@ -130,8 +132,7 @@ class Sft(FixedDataSettings):
     """Source → its share of the rows of a step, or `[at the first step, at the last]`, changing evenly in between (annealing). Shares are
     relative to their sum; a source starts again when all of its rows were read. Default: all rows of the split, once an epoch."""
     loss: Part = {"kind": "cross_entropy"}
-    """One of pipelines/sft/loss, with its settings: `dft` or `{kind: psft, high: 0.28}`. The held-out loss is the cross-entropy whatever
-    this says."""
+    """One of pipelines/sft/loss, with its settings: `dft`, `{kind: psft, high: 0.28}`. The held-out loss is always the cross-entropy."""
     tokens_per_step: int = Field(16_384, ge=1)
     """Packed tokens per step; the loss of an optimizer update is divided by its own count of trained tokens."""
     mini_batches: int = Field(1, ge=1, le=100_000)
@@ -229,8 +230,7 @@ class Rlvr(TrainSettings):
     """Where several processes train: each keeps a full copy of the weights, which decoding and methods that ask the policy itself read.
     false, with a server and without adapters: no process has it, and weights go to the servers tensor by tensor."""
     staleness: int = Field(0, ge=0, le=64)
-    """With a server: steps that the weights a batch is sampled with are behind those that it trains; meanwhile the trainer
-    continues. 0: sampling and training take turns."""
+    """With a server: steps that the sampling weights are behind those that train; the trainer continues meanwhile. 0: they take turns."""
     providers: Parts = []
     """Models that fill columns which methods read: `critic` (advantage: gae), `teacher`, `implicit_prm`, ..."""
     processes: int = free(1, ge=1, le=100_000)

@@ -181,13 +181,17 @@ def test_artifact_has_the_images_of_its_rows(tmp_path):
     assert [known.image(marks.marked(text)[0]).getpixel((0, 0)) for text in texts.values()] == [
         {"red": (255, 0, 0), "blue": (0, 0, 255)}[name] for name in texts
     ]
-    assert json.loads((out / "report" / "card.json").read_text())["images"] == 2
+    told = json.loads((out / "report" / "card.json").read_text())
+    assert told["images"] == 2 and told["image_sizes"].startswith("4x3 to 4x3 pixels, 0.0001")
+    assert "| images | 2 (4x3 to 4x3 pixels" in (out / "report" / "card.md").read_text()
     derived = tmp_path / "derived"
     derived.mkdir()
-    derive(out, derived, {"train": read_split(out, "train")})
+    kept = next(problem for problem in read_split(out, "train") if problem.answer == "blue")
+    derive(out, derived, {"train": [kept]})
+    assert images.named(derived) == marks.marked(mark("blue"))
     again = images.Images()
     again.open_folder(derived)
-    assert all(again.png(marks.marked(text)[0]) for text in texts.values())
+    assert [digest in again for name in ("red", "blue") for digest in marks.marked(mark(name))] == [False, True]
 
 
 def test_raw_texts_name_no_image():
