@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import runpy
 import signal
@@ -67,6 +68,8 @@ def main() -> None:
     os.chdir(request["cwd"])
     os.environ.clear()
     os.environ.update(request["environment"])
+    logging.root.handlers.clear()  # the fork server has set logging up, as stages do
+    logging.root.setLevel(logging.WARNING)
     first, *rest = request["command"]
     path = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     sys.path[:] = [*(each for each in path if each and each not in sys.path), *sys.path]

@@ -30,6 +30,7 @@ from pipelines.recipe.slots import bind_monitors
 
 TRAINED = ("sft.steps=300", "sft.tokens_per_step=1024")
 ROOT = Path(__file__).resolve().parent.parent
+AT_START = dict(os.environ)
 SMALL = {
     "hidden_size": 64,
     "intermediate_size": 128,
@@ -402,7 +403,8 @@ def whetstone(
         environment |= servers.shared_prefect() | {"PREFECT_HOME": str(home / "prefect")}
     environment |= {"WHETSTONE_HOME": str(home), "PYTHONPATH": python_path(), **env}
     command = [sys.executable, "-m", "flows.cli.main", *arguments]
-    if first:
+    hub = {name for name, _ in environment.items() ^ AT_START.items() if name.startswith(("HF_", "TRANSFORMERS_"))}
+    if first or hub:  # such variables are read when the libraries are imported
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=timeout, check=False)
     else:
         import forks
