@@ -109,11 +109,11 @@ def test_a_command_that_is_ended_says_why_and_the_folder_is_as_before_where_it_g
 
 @needs_namespaces
 def test_hidden_tests_and_their_answers_are_not_in_reach():
-    world = own({"a.txt": "one\n"}, [{"run": "echo $((6 * 7)) # zqx", "expect": "42"}])
+    world = own({"a.txt": "one\n"}, [{"run": "echo $((6 * 7)) # zqx_of_a_hidden_test", "expect": "42"}])
     seen = world.step(
-        "grep -r zqx / --exclude-dir=packages 2>/dev/null | head; env; cat /proc/*/cmdline; ls -R /work"
+        "grep -r zqx_of_a_hidden_test / --exclude-dir=packages 2>/dev/null | head; env; cat /proc/*/cmdline; ls -R /work"
     ).observation
-    assert "zqx" not in seen and "42" not in seen
+    assert "zqx_of_a_hidden_test" not in seen and "42" not in seen
     assert world.step("submit").reward == 1.0
 
 
