@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -128,11 +128,17 @@ def _setting_lines(body: dict[str, Any]) -> Iterator[str]:
         yield f"  {row['field']}: " + " | ".join("–" if v is None else v for v in row["values"])
 
 
-def html(body: dict[str, Any], title: str = "Comparison", links: Mapping[str, str] | None = None) -> str:
+def html(
+    body: dict[str, Any],
+    title: str = "Comparison",
+    links: Mapping[str, str] | None = None,
+    evaluations: Sequence[str] = (),
+) -> str:
     """The comparison as one self-contained page.
 
     Args:
         links: id of a run → the address of its page in MLflow.
+        evaluations: the folders of the compared answers, which have the pictures of their questions.
     """
     tasks = list(body["benchmarks"])
     sections = [
@@ -152,7 +158,7 @@ def html(body: dict[str, Any], title: str = "Comparison", links: Mapping[str, st
         "comparison.html", title=title, sections=sections, body=body, arms=[arm["name"] for arm in body["arms"]], rows=rows, reach=reach,
         tasks=[(task, benchmark, _pass_at_k(task, body), score_table(benchmark)) for task, benchmark in body["benchmarks"].items()],
         curves=curves, weights=[weights.page_part(pair) for pair in body.get("weights", [])], picking=_picking(body), **_tables(body),
-        pictures=Pictures(thumbnails.read(map(Path, body.get("evaluations", ())))),
+        pictures=Pictures(thumbnails.read(map(Path, evaluations))),
         sentence=sentence, noticeable=noticeable, over_seeds=over_seeds, loss=loss, points=points, links=links or {},
         seeds=max(len(arm["runs"]) for arm in body["arms"]),
     )  # fmt: skip

@@ -44,10 +44,11 @@ def command(arguments: argparse.Namespace) -> int:
         body = comparing.compare(
             arguments.names, confidence=arguments.confidence, weights=arguments.weights, progress=status
         )
+    evaluations = body.pop("evaluations")  # places on this machine, for the page alone
     if arguments.html:
         arms = [arm["name"] for arm in body["arms"]]
         title = " vs ".join(arms[:3]) + (f" and {len(arms) - 3} more" if len(arms) > 3 else "")
-        write_atomic(Path(arguments.html), pages.html(body, title, links.known()), durable=False)
+        write_atomic(Path(arguments.html), pages.html(body, title, links.known(), evaluations), durable=False)
     if arguments.json:
         print(json.dumps(body, indent=1))
         return 0

@@ -85,7 +85,7 @@ def test_lost_problems_are_shown_with_their_pictures(tmp_path):
         )  # fmt: skip
 
     body = comparison.compare(comparison.arms_of([subject("a", 1.0), subject("b", 0.0)]))
-    page = pages.html(body)
+    page = pages.html(body, evaluations=body["evaluations"])
     check(page)
     assert page.count("<img") == 6 and page.count("<summary>[image 40x30 ") == 6
     assert f"<pre>{mark}red</pre>" in page, "the policy's own text stays as it is"
