@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from pipelines import environments, verifiers
 from pipelines.base.errors import RecipeError
 from pipelines.data.images import IMAGES
-from pipelines.data.marks import marked, without
+from pipelines.data.marks import mark, marked
 from pipelines.environments.drawn_questions import COLOURS, EMPTY, LETTERS, QUESTIONS
 
 NAMES = {letter: name for name, letter in LETTERS.items()} | {EMPTY: ""}
@@ -35,7 +35,7 @@ def test_a_picture_shows_what_its_twin_in_text_says(kind):
             for c, colour in enumerate(line):
                 shown = {image.getpixel((6 * c + x, 6 * r + y)) for x in (0, 5) for y in (0, 5)}
                 assert shown == {COLOURS[colour] if colour else (255, 255, 255)}
-        assert _text(text).endswith(without(_text(picture)).removeprefix("[image]\n"))
+        assert _text(text).endswith(_text(picture).removeprefix(f"{mark(digest)}\n"))
 
 
 @pytest.mark.parametrize("kind", QUESTIONS)
