@@ -246,7 +246,7 @@ def data(folder: Path, settings: Model, count: int = 200) -> Path:
         problems.append(
             Problem(
                 uid=f"{number:08x}" * 4, prompt=[{"role": "user", "content": text}], answer=colours[asked], verifier="exact",
-                source="cells", licence="Apache-2.0",
+                source="cells", licence="Apache-2.0", info={"solution": colours[asked]},
             )
         )  # fmt: skip
     texts = (message["content"] for problem in problems for message in problem.prompt)

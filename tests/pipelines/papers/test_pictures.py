@@ -1,4 +1,4 @@
-"""Papers that spoil images, through the real trainer with a model that sees."""
+"""Papers on images, through the real trainer with a model that sees."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import vision_models
 
 from pipelines.data.images import IMAGES
 from pipelines.data.marks import FIRST_ID, marked
-from pipelines.data.records import Role
+from pipelines.data.records import Role, by_group
 from pipelines.engine import models
 from pipelines.recipe.read import read_recipe
 
@@ -98,3 +98,20 @@ def test_noise_depends_on_the_rollout_and_its_level(tmp_path, begun, noise):
     assert {level for level, _, _ in asked} == {0.3, 0.6, 0.9}
     alike = len(copies) - len({*copies})  # patches in the mean colour of an image of one colour
     assert alike == 0 if noise == "gaussian" else alike < len(copies) / 2
+
+
+@pytest.mark.parametrize("preset", ["visurf", "calibrl"])
+def test_a_demonstration_joins_the_answers_to_its_picture(tmp_path, begun, preset):
+    made = trainer(tmp_path, begun, f"presets=[{preset}]", "rlvr.group_size=3")
+    rows, _ = made.collect(0)
+    groups = by_group(rows)
+    assert len(groups) > 1
+    for group in groups.values():
+        prompts = {
+            tuple(t for t, role in zip(row.tokens, row.role, strict=True) if role == Role.PROMPT) for row in group
+        }
+        (prompt,) = prompts
+        assert any(token >= FIRST_ID for token in prompt)
+        (shown,) = [row for row in group if Role.TEACHER_FORCED in row.role]
+        assert shown.correct and shown.text.startswith(made.by_uid[shown.uid].answer)
+    made.run()
