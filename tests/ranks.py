@@ -26,6 +26,14 @@ def start_stage(module: str, work: Path) -> forks.Popen:
     )  # fmt: skip
 
 
+def start_alone(work: Path) -> forks.Popen:
+    """Start an RLVR stage as its only process, without a launcher; what it writes is added to `work/log`."""
+    with open(work / "log", "ab") as log:
+        return forks.Popen(
+            [sys.executable, "-m", "pipelines.rlvr", work], cwd=toys.ROOT, stdout=log, stderr=subprocess.STDOUT
+        )
+
+
 def run_ranks(script: Path, arguments: Sequence[object], count: int, folder: Path) -> None:
     """Run a script in ranks of its own, which meet in the folder as the launcher's ranks do; one that fails ends the others."""
     folder.mkdir(parents=True, exist_ok=True)

@@ -205,14 +205,15 @@ def picture(width: int, height: int, seed: int) -> Image.Image:
     return image
 
 
+TOWER = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+"""Of a fresh model that sees."""
+
+
 def recipe(folder: Path, **model: Any) -> Path:
     """A recipe of a fresh model that sees, of about 50 thousand parameters: which colour does a cell have?"""
     path = toys.recipe(folder)
     body = yaml.safe_load(path.read_text())
-    body["model"]["fresh"]["vision"] = {
-        "image_size": 32, "patch_size": 16,
-        "config": {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2},
-    }  # fmt: skip
+    body["model"]["fresh"]["vision"] = {"image_size": 32, "patch_size": 16, "config": TOWER}
     body["model"] |= model
     body.pop("evaluate")
     path.write_text(yaml.safe_dump(body))
@@ -223,10 +224,7 @@ def lake(folder: Path) -> Path:
     """The recipe of `toys.lake` for a model that sees: the lake is a picture in every turn, whose cells are patches."""
     path = toys.lake(folder)
     body = yaml.safe_load(path.read_text())
-    body["model"]["fresh"]["vision"] = {
-        "image_size": 24, "patch_size": 8,
-        "config": {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2},
-    }  # fmt: skip
+    body["model"]["fresh"]["vision"] = {"image_size": 24, "patch_size": 8, "config": TOWER}
     for source in body["curate"]["sources"]:
         source["config"]["shows"] = "image"
     body["evaluate"]["tasks"][0]["environment"]["config"] = {"side": 3, "shows": "image"}

@@ -121,6 +121,8 @@ class Leaks(Contamination):
         self.alone = alone
         self.asked: dict[int, list[tuple[str, str]]] = {}
         """Number of a picture → task and words of the questions that show it."""
+        self._words_about: dict[int, Contamination] = {}
+        """The same, read for overlaps; of a picture that a row has shown."""
         counts: dict[str, Counter[int]] = {}
         questions: Counter[str] = Counter()
         for task, text in listed:
@@ -140,11 +142,18 @@ class Leaks(Contamination):
         words = marks.MARK.sub(" ", text)
         for digest in marks.marked(text):
             number = self.pictures.find(digest)
-            questions = self.asked.get(number, []) if number is not None else []
+            if number is None:
+                continue
             if self.alone:
-                task = next((task for task, _ in questions if (task, number) not in self.common), None)
+                task = next((task for task, _ in self.asked[number] if (task, number) not in self.common), None)
             else:
-                task = Contamination(self.ngram, questions).hit(words)
+                task = self._words(number).hit(words)
             if task is not None:
                 return task
         return super().hit(text)
+
+    def _words(self, number: int) -> Contamination:
+        """Overlap with the words of the questions that show a picture."""
+        if number not in self._words_about:
+            self._words_about[number] = Contamination(self.ngram, self.asked[number])
+        return self._words_about[number]

@@ -69,14 +69,15 @@ def run(
     """
     counts = card.Counts(out)
     work = out / "_pass.parquet"
-    leaks = None
+    leaks: Contamination | None = None
     if curate.decontaminate is not None and benchmark_texts is not None:
         asked, ngram = list(benchmark_texts()), curate.decontaminate.ngram
-        leaks = Contamination(ngram, asked)
         if any(marks.PLACE in question for _, question in asked):
             from pipelines.curate.perceptual import Leaks  # most questions show no picture
 
             leaks = Leaks(ngram, asked, alone=curate.decontaminate.images == "alone")
+        else:
+            leaks = Contamination(ngram, asked)
     samples = samples or {}
     _fetch(curate, report)
     kept = _first_pass(curate, work, counts, leaks, report, samples)

@@ -370,6 +370,15 @@ def following_tokens(
     return encode(tokenizer, [(drawn if with_end else "") + rest])[0]
 
 
+def end_ids(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """The token ids that end an answer, each once: the template's end of a turn first, then the tokenizer's own."""
+    turn = end_of_turn(tokenizer) if tokenizer.chat_template else None
+    ids: list[int] = []
+    for end in (None if turn is None else tokenizer.convert_tokens_to_ids(turn), tokenizer.eos_token_id):
+        ids += end if isinstance(end, list) else [] if end is None else [end]
+    return list(dict.fromkeys(ids))
+
+
 def end_of_turn(tokenizer: PreTrainedTokenizerBase) -> str | None:
     """The special token that the template puts after an assistant's last answer; None where there is none.
 

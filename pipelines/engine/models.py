@@ -441,15 +441,9 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
 
 def stop_ids(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     """Every id that ends a completion: the tokenizer's, the generation config's and the template's end of a turn."""
-    ids: set[int] = set()
-    turn = chat.end_of_turn(tokenizer) if tokenizer.chat_template else None
-    if turn is not None:
-        turn_id = tokenizer.convert_tokens_to_ids(turn)
-        ids.update(turn_id if isinstance(turn_id, list) else [turn_id])
-    for end_ids in (tokenizer.eos_token_id, getattr(model.generation_config, "eos_token_id", None)):
-        if end_ids is not None:
-            ids.update(end_ids if isinstance(end_ids, list) else [end_ids])
-    return sorted(ids)
+    configured = getattr(model.generation_config, "eos_token_id", None)
+    of_config = configured if isinstance(configured, list) else [] if configured is None else [configured]
+    return sorted({*chat.end_ids(tokenizer), *of_config})
 
 
 def device() -> torch.device:

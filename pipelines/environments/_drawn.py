@@ -72,19 +72,30 @@ def board(text: str, tiles: Mapping[str, Tile], cell: int = CELL) -> Image:
     return image
 
 
-def shown(text: str, tiles: Mapping[str, Tile], shows: Shows, cell: int = CELL) -> str:
-    """What the policy reads of a board: its text, the mark of its image, or both.
+class View(NamedTuple):
+    """How a game is shown; its fields are those of a problem's info (`about`)."""
 
-    Args:
-        text: a line for each row, a letter for each cell.
-        tiles: what each letter looks like.
-    """
-    if shows == "text":
-        return text
-    from pipelines.data.images import IMAGES  # most games are played in text
+    shows: Shows = "text"
+    cell: int = CELL
 
-    mark = IMAGES.add(board(text, tiles, cell))
-    return f"{mark}\n{text}" if shows == "both" else mark
+    @classmethod
+    def of(cls, info: Mapping[str, Any]) -> View:
+        """As a problem's info, or a world's state, says."""
+        return cls(**{name: info[name] for name in cls._fields if name in info})
+
+    def of_board(self, text: str, tiles: Mapping[str, Tile]) -> str:
+        """What the policy reads of a board: its text, the mark of its image, or both.
+
+        Args:
+            text: a line for each row, a letter for each cell.
+            tiles: what each letter looks like.
+        """
+        if self.shows == "text":
+            return text
+        from pipelines.data.images import IMAGES  # most games are played in text
+
+        mark = IMAGES.add(board(text, tiles, self.cell))
+        return f"{mark}\n{text}" if self.shows == "both" else mark
 
 
 def about(shows: Shows, cell: int) -> dict[str, Any]:

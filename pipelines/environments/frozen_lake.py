@@ -53,13 +53,12 @@ class World:
         self.visited: set[str] = set()
         self.env: Any = None
         self.done = False
-        self.shows: _drawn.Shows = "text"
-        self.cell = _drawn.CELL
+        self.view = _drawn.View()
 
     def reset(self, problem: Problem) -> list[Message]:
         """Start on the problem's map and take the actions in `walked` of its info."""
         about = problem.info
-        self.shows, self.cell = about.get("shows", "text"), about.get("cell", _drawn.CELL)
+        self.view = _drawn.View.of(about)
         self._open(list(about["map"]), about.get("fog"), bool(about.get("subgoals")), about.get("beliefs"))
         messages: list[Message] = [{"role": "user", "content": self._shown()}]
         for action in problem.info.get("walked", []):
@@ -94,7 +93,7 @@ class World:
         return picture(self.rows, self._place, self.fog)
 
     def _shown(self) -> str:
-        return _drawn.shown(self._picture(), TILES, self.shows, self.cell)
+        return self.view.of_board(self._picture(), TILES)
 
     def state_key(self) -> str:
         """The map and the agent's position; in fog, what the agent sees."""
@@ -141,12 +140,12 @@ class World:
         """Map, position, whether the episode is over, how near the goal it came, and what the agent has seen."""
         about = {"fog": self.fog, "subgoals": bool(self.steps_from), "nearest": self.nearest, "start": self.start_steps}
         memory = {"beliefs": self.belief_reward, "seen": sorted(self.known_cells), "visited": sorted(self.visited)}
-        shown = {"shows": self.shows, "cell": self.cell}
+        shown = self.view._asdict()
         return {"map": self.rows, "place": int(self.env.s), "done": bool(self.done), **about, **memory, **shown}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of `state_dict`."""
-        self.shows, self.cell = state["shows"], state["cell"]
+        self.view = _drawn.View.of(state)
         self._open(list(state["map"]), state["fog"], state["subgoals"], state["beliefs"])
         self.known_cells, self.visited = set(state["seen"]), set(state["visited"])
         self.env.s, self.done, self.nearest, self.start_steps = (

@@ -9,6 +9,7 @@ as likely as all of its tokens together.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import torch
@@ -62,7 +63,7 @@ class aligned_teacher(Provider):
         rows = [row for row in scored_rows(tokens, columns) if len(row.turns) == 1]
         texts = control.decode(self.own, [row.tokens[row.first :] for row in rows]) if rows else []
         prompts = chat.render_prompts(self.other, [self.problems[row.problem].prompt for row in rows]) if rows else []
-        ends = [_ends(self.own), _ends(self.other)]
+        ends = [chat.end_ids(self.own), chat.end_ids(self.other)]
         passages, groups_of = [], []
         for row, text, prompt in zip(rows, texts, prompts, strict=True):
             answer = row.tokens[row.first :]
@@ -95,13 +96,6 @@ class aligned_teacher(Provider):
         return {"aligned_teacher/aligned": self.aligned}
 
 
-def _ends(tokenizer: Any) -> list[int]:
-    """The tokens that end an answer, that of the template's turn first."""
-    turn = chat.end_of_turn(tokenizer) if tokenizer.chat_template else None
-    of_turn = [] if turn is None else [int(tokenizer.convert_tokens_to_ids(turn))]
-    return [*of_turn, int(tokenizer.eos_token_id)]
-
-
 def token_ends(ids: Sequence[int], tokenizer: Any, text: str, known: dict[int, str]) -> list[int]:
     """How many characters of the text each token and those before it have written for certain.
 
@@ -110,7 +104,7 @@ def token_ends(ids: Sequence[int], tokenizer: Any, text: str, known: dict[int, s
     """
     pieces = texts_of(list(ids), tokenizer, known)
     if "".join(pieces) == text:
-        return [sum(map(len, pieces[: place + 1])) for place in range(len(pieces))]
+        return list(accumulate(map(len, pieces)))
     prefixes = control.decode(tokenizer, [list(ids[: place + 1]) for place in range(len(ids))])
     return [common_length([list(map(ord, text)), list(map(ord, prefix))]) for prefix in prefixes]
 

@@ -179,11 +179,13 @@ def _check_comparisons(rl: s.Rlvr, bound: dict[str, Any]) -> None:
             f"{row_filter.name} removes the groups without reward differences that {advantage.name} learns from",
             "Use filter: all_rows, or another advantage.",
         )
+    sizes = {f"by_source.{name}.group_size": own.group_size for name, own in rl.by_source.items()}
+    ones = [field for field, size in {"group_size": rl.group_size, **sizes}.items() if size == 1]
     for part, other in ((advantage, "advantage: reinforce_pp"), (bound["objective"], "objective: clip")):
         compares = "group" in part.takes and not part.card.group_of_one
-        if rl.group_size == 1 and compares and not rollout.card.sets_group_size:
+        if ones and compares and not rollout.card.sets_group_size:
             raise RecipeError(
-                "rlvr.group_size",
+                f"rlvr.{ones[0]}",
                 f"{part.name} compares the rollouts of a group, and a group of 1 has nothing to compare with",
                 f"Use 2 or more, or {other}.",
             )

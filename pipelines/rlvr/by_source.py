@@ -8,13 +8,12 @@ from typing import Any
 
 from pipelines.base.errors import DataError, RecipeError, did_you_mean
 from pipelines.contract.by_source import OF_ONE_TURN
-from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import card, load
 from pipelines.contract.columns import COLUMNS
 from pipelines.contract.rollout import Allocation
 from pipelines.data.records import Problem
 from pipelines.recipe.settings import Rlvr
-from pipelines.recipe.slots import bind_providers, bind_slots, bound_list
+from pipelines.recipe.slots import bind_providers, bind_slots, bound_list, terms_of
 from pipelines.recipe.stage_checks import check_episodes, check_sources, feeding
 
 FIELD = "rlvr.by_source"
@@ -38,18 +37,19 @@ def named_sources(rlvr: Rlvr) -> Iterator[tuple[str, list[str]]]:
     """(field, sources) wherever the section names sources."""
     if rlvr.by_source:
         yield FIELD, list(rlvr.by_source)
-    for number, term in enumerate(_terms(rlvr)):
+    for where, term in _terms(rlvr):
         if term.get("sources"):
-            yield f"rlvr.reward.terms.{number}.sources", list(term["sources"])
+            yield f"{where}.sources", list(term["sources"])
 
 
-def _terms(rlvr: Rlvr) -> list[dict[str, Any]]:
-    return [term if isinstance(term, dict) else {"kind": term} for term in rlvr.reward.get("terms") or []]
+def _terms(rlvr: Rlvr) -> list[tuple[str, dict[str, Any]]]:
+    """(field, settings) of each term of the reward."""
+    return list(terms_of("rlvr.reward", rlvr.reward))[1:]
 
 
 def _unpaid(rlvr: Rlvr, sources: Sequence[str]) -> str | None:
     """A source whose prompts no term of the reward pays."""
-    limits = [term.get("sources") for term in _terms(rlvr)]
+    limits = [term.get("sources") for _, term in _terms(rlvr)]
     if not limits or not all(limits):
         return None
     return next((source for source in sources if not any(source in limit for limit in limits if limit)), None)
@@ -95,24 +95,10 @@ def check(node: Any) -> None:
         problem = "a window counts rows in groups of one size and cuts them at one max_tokens"
         raise RecipeError(FIELD, problem, "Leave rlvr.window out, or by_source.")
     bound = bind_slots(rlvr)
-    _check_groups(rlvr, bound)
     for source, own in rlvr.by_source.items():
         if own.rollout is not None:
             _check_rollout(node, source, str(own.rollout["kind"]), own.rollout)
     _check_columns(rlvr, bound)
-
-
-def _check_groups(rlvr: Rlvr, bound: dict[str, Any]) -> None:
-    """A group of one has nothing to compare with, and a rollout that makes groups of its own does not read `group_size`."""
-    rollout: Bound = bound["rollout"]
-    compares = [p for p in (bound["advantage"], bound["objective"]) if "group" in p.takes and not p.card.group_of_one]
-    for source, own in rlvr.by_source.items():
-        if own.group_size == 1 and compares and not rollout.card.sets_group_size:
-            raise RecipeError(
-                f"{FIELD}.{source}.group_size",
-                f"{compares[0].name} compares the rollouts of a group, and a group of 1 has nothing to compare with",
-                "Use 2 or more.",
-            )
 
 
 def _check_rollout(node: Any, source: str, kind: str, settings: dict[str, Any]) -> None:
@@ -155,7 +141,7 @@ def _check_columns(rlvr: Rlvr, bound: dict[str, Any]) -> None:
         return
     divided = bound["rollout"].fn
     rewards = bound["reward"].fn.parts() or [bound["reward"]]
-    for term, reward in zip(_terms(rlvr) or [{}], rewards, strict=True):
+    for term, reward in zip([term for _, term in _terms(rlvr)] or [{}], rewards, strict=True):
         limited = term.get("sources") or []
         plays = bool(limited) and all(divided.plays(source) for source in limited)
         if (reward.fn.pays_turns or reward.fn.reads_calls) and not plays:

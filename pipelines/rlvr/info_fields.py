@@ -27,15 +27,11 @@ def written(rlvr: Rlvr) -> Iterator[tuple[str, str]]:
 
 
 def require(problems: Sequence[Problem], rlvr: Rlvr) -> None:
-    """Some record of the split has each of the fields and sources that the recipe names, and all have weights; defaults may be absent.
+    """Some record of the split has each of the fields that the recipe names, and all have weights; defaults may be absent.
 
     Raises:
         DataError: names the setting and the fields that there are.
     """
-    if rlvr.by_source or rlvr.reward.get("terms"):
-        from pipelines.rlvr import by_source
-
-        by_source.require(problems, rlvr)
     limits = {where: term.get("sources") for where, term in terms_of("rlvr.reward", rlvr.reward)}
     for setting, name in written(rlvr):
         paid = limits.get(setting.rpartition(".")[0])

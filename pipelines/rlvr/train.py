@@ -65,6 +65,10 @@ class Trainer(Loop):
         self.update = algorithm.Update.of(rlvr)
         self.problems = dataset.read_split(data, rlvr.split)
         gold_answers.require(self.problems, rlvr.reward, rlvr.split)
+        if rlvr.by_source or rlvr.reward.get("terms"):
+            from pipelines.rlvr import by_source
+
+            by_source.require(self.problems, rlvr)
         info_fields.require(self.problems, rlvr)
         self.by_uid = {p.uid: p for p in self.problems}
         self.sources = {p.source for p in self.problems}

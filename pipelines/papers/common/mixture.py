@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -36,7 +36,7 @@ def mixture_answers(requests: list[RolloutRequest], context: RolloutContext, *, 
     prefixes = [[*request.prompt, *request.hint] for request in repeated]
     texts: list[list[int]] = [[] for _ in repeated]
     stops = [Stop.LENGTH for _ in repeated]
-    ends, unfinished = _ends(context.tokenizer), list(range(len(repeated)))
+    ends, unfinished = chat.end_ids(context.tokenizer), list(range(len(repeated)))
     for place in range(context.sampling.max_tokens):
         logits = _next_logits([prefixes[n] + texts[n] for n in unfinished], context, reference)
         room = ~logits.isnan().any(1)
@@ -67,10 +67,3 @@ def _next_logits(prefixes: Sequence[Sequence[int]], context: RolloutContext, ref
         if share and passages:
             mixed += share * torch.cat(context.scorer.statistics(passages, asked, model=model))
     return mixed
-
-
-def _ends(tokenizer: Any) -> set[int]:
-    """Ids of the tokens that end an answer: the tokenizer's, and the template's end of a turn."""
-    turn = chat.end_of_turn(tokenizer) if tokenizer.chat_template else None
-    ids = {tokenizer.eos_token_id}
-    return ids if turn is None else ids | {tokenizer.convert_tokens_to_ids(turn)}

@@ -221,13 +221,12 @@ class World:
         self.room, self.state = Room(0, 0, frozenset(), frozenset()), State(0, frozenset())
         self.reward: Paid = "game"
         self.scale, self.actions = 1.0, 1
-        self.shows: _drawn.Shows = "text"
-        self.cell = _drawn.CELL
+        self.view = _drawn.View()
 
     def reset(self, problem: Problem) -> list[Message]:
         """Start on the problem's board and send the messages in `walked` of its info."""
         about = problem.info
-        self.shows, self.cell = about.get("shows", "text"), about.get("cell", _drawn.CELL)
+        self.view = _drawn.View.of(about)
         self._open(list(about["map"]), about.get("reward", "game"), about.get("scale", 1.0), about.get("actions", 1))
         messages: list[Message] = [{"role": "user", "content": self._shown()}]
         for message in about.get("walked", []):
@@ -243,7 +242,7 @@ class World:
         return picture(self.room, self.state)
 
     def _shown(self) -> str:
-        return _drawn.shown(self._picture(), TILES, self.shows, self.cell)
+        return self.view.of_board(self._picture(), TILES)
 
     @property
     def solved(self) -> bool:
@@ -279,18 +278,12 @@ class World:
 
     def state_dict(self) -> dict[str, Any]:
         """Board and settings."""
-        about = {
-            "reward": self.reward,
-            "scale": self.scale,
-            "actions": self.actions,
-            "shows": self.shows,
-            "cell": self.cell,
-        }
+        about = {"reward": self.reward, "scale": self.scale, "actions": self.actions, **self.view._asdict()}
         return {"map": self._picture().split("\n"), **about}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore the state of `state_dict`."""
-        self.shows, self.cell = state["shows"], state["cell"]
+        self.view = _drawn.View.of(state)
         self._open(list(state["map"]), state["reward"], state["scale"], state["actions"])
 
 

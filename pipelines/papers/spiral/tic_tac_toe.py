@@ -131,8 +131,7 @@ class World(GameWorld):
     def observation(self, seat: int) -> str:
         """The seat's mark and the board."""
         board = "\n".join(self.board[at : at + 3] for at in (0, 3, 6))
-        shown = _drawn.shown(board, TILES, self.info.get("shows", "text"), self.info.get("cell", _drawn.CELL))
-        return f"You are {MARKS[seat]}.\n{shown}"
+        return f"You are {MARKS[seat]}.\n{_drawn.View.of(self.info).of_board(board, TILES)}"
 
     def payoffs(self) -> tuple[float, float]:
         """1 and -1, or nothing for a draw."""

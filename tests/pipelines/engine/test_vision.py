@@ -87,17 +87,22 @@ def _batch(prompts):
     return tokens, (places >= ends - 4) & (places < ends)
 
 
+def _check_layouts(policy, layouts, tokens, mask, expected):
+    """Rows that are laid out so have these log-probabilities, of single rows."""
+    laid_out = torch.zeros(tokens.numel())
+    for layout in layouts(tokens, mask, torch.arange(len(tokens)), 4096):
+        logp, _ = policy.score(layout, tokens.flatten()[layout.target])
+        laid_out[layout.target] = logp.detach()
+    torch.testing.assert_close(laid_out.view_as(expected), expected, atol=2e-5, rtol=1e-5)
+
+
 @pytest.mark.parametrize("layouts", [padded_layouts, tree_layouts, prefix_layouts])
 def test_every_layout_scores_as_single_rows_do(loaded, layouts):
     _, _, network, _, prompts, _ = loaded
     policy = Policy(network, Sampling(temperature=1.0, max_tokens=5))
     tokens, mask = _batch(prompts)
     alone = policy.logp(tokens, mask).logp.detach()
-    laid_out = torch.zeros(tokens.numel())
-    for layout in layouts(tokens, mask, torch.arange(len(tokens)), 4096):
-        logp, _ = policy.score(layout, tokens.flatten()[layout.target])
-        laid_out[layout.target] = logp.detach()
-    torch.testing.assert_close(laid_out.view_as(alone), alone, atol=2e-5, rtol=1e-5)
+    _check_layouts(policy, layouts, tokens, mask, alone)
 
 
 def test_an_image_in_the_middle_of_a_branch_has_its_positions(loaded):
@@ -114,11 +119,7 @@ def test_an_image_in_the_middle_of_a_branch_has_its_positions(loaded):
         mask[row, [len(prompts[0]), len(prompts[0]) + 1, len(full) - 2, len(full) - 1]] = True
     alone = policy.logp(tokens, mask).logp.detach()
     for layouts in (tree_layouts, prefix_layouts):
-        laid_out = torch.zeros(tokens.numel())
-        for layout in layouts(tokens, mask, torch.arange(2), 4096):
-            logp, _ = policy.score(layout, tokens.flatten()[layout.target])
-            laid_out[layout.target] = logp.detach()
-        torch.testing.assert_close(laid_out.view_as(alone), alone, atol=2e-5, rtol=1e-5)
+        _check_layouts(policy, layouts, tokens, mask, alone)
 
 
 def _check_sampler(network, tokenizer, asked):
@@ -134,11 +135,7 @@ def _check_sampler(network, tokenizer, asked):
         told[row, len(prompt) : len(rows[row])] = torch.tensor(each.logp)
     policy = Policy(network, Sampling(temperature=1.0, max_tokens=8))
     torch.testing.assert_close(policy.logp(tokens, mask).logp.detach(), told, atol=2e-5, rtol=1e-5)
-    laid_out = torch.zeros(tokens.numel())
-    for layout in prefix_layouts(tokens, mask, torch.arange(len(tokens)), 4096):
-        logp, _ = policy.score(layout, tokens.flatten()[layout.target])
-        laid_out[layout.target] = logp.detach()
-    torch.testing.assert_close(laid_out.view_as(told), told, atol=2e-5, rtol=1e-5)
+    _check_layouts(policy, prefix_layouts, tokens, mask, told)
 
 
 def test_the_sampler_draws_from_what_the_trainer_scores(loaded):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import replace
 
@@ -169,13 +167,13 @@ def test_a_killed_run_on_episodes_and_answers_ends_with_the_same_bytes(tmp_path)
         }  # fmt: skip
         body["settings"]["rlvr"]["processes"] = 2 if work.name == "ranks" else 1
         (work / "job.json").write_text(json.dumps(body))
-    assert launch(works[0]).wait() == 0, (works[0] / "log").read_text()[-3000:]
-    child, spool = launch(works[1]), works[1] / "spool.jsonl"
+    assert ranks.start_alone(works[0]).wait() == 0, (works[0] / "log").read_text()[-3000:]
+    child, spool = ranks.start_alone(works[1]), works[1] / "spool.jsonl"
     while child.poll() is None and (not spool.exists() or '"step": 1' not in spool.read_text()):
         time.sleep(0.005)
     os.kill(child.pid, signal.SIGKILL)
     child.wait()
-    assert launch(works[1]).wait() == 0, (works[1] / "log").read_text()[-3000:]
+    assert ranks.start_alone(works[1]).wait() == 0, (works[1] / "log").read_text()[-3000:]
     assert toys.result(works[0]) == toys.result(works[1])
     for _, values in toys.history(works[0]):
         assert not toys.unlisted_metrics(read.rlvr, values)
@@ -189,12 +187,3 @@ def test_a_killed_run_on_episodes_and_answers_ends_with_the_same_bytes(tmp_path)
     assert json.loads((works[2] / "out/report/draws.jsonl").read_text().splitlines()[0]) == drawn[0]
     for one, two in zip(ranks.handed_on(works[0]).values(), ranks.handed_on(works[2]).values(), strict=True):
         torch.testing.assert_close(one, two, atol=1e-4, rtol=0)
-
-
-def launch(work):
-    return subprocess.Popen(
-        [sys.executable, "-m", "pipelines.rlvr", str(work)],
-        cwd=toys.ROOT,
-        stdout=open(work / "log", "ab"),
-        stderr=subprocess.STDOUT,
-    )

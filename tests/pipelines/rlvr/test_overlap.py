@@ -7,13 +7,11 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import threading
 import time
 
-import forks
 import pytest
+import ranks
 import torch
 import toys
 from stand_in import StandIn, until_the_test_ends
@@ -244,15 +242,6 @@ def test_batches_under_way_at_a_commit_are_asked_again_with_their_weights(tmp_pa
     assert toys.result(tmp_path / "whole/work") == toys.result(tmp_path / "broken/work")
 
 
-def launch(work):
-    return forks.Popen(
-        [sys.executable, "-m", "pipelines.rlvr", str(work)],
-        cwd=toys.ROOT,
-        stdout=open(work / "log", "ab"),
-        stderr=subprocess.STDOUT,
-    )
-
-
 @pytest.mark.slow
 @pytest.mark.long
 @pytest.mark.timeout(900)
@@ -261,11 +250,11 @@ def test_sigkill_at_any_moment_changes_nothing(tmp_path, start, stand_in, stalen
     """Killed four times at random requests of the server, while it decodes, loads or is asked for its weights."""
     more = (*overrides(stand_in, staleness), "rlvr.steps=9", "presets=[dapo_carry]", *CORRECTED)
     whole = toys.job(tmp_path / "whole", start, *more)
-    assert launch(whole).wait() == 0, (whole / "log").read_text()[-3000:]
+    assert ranks.start_alone(whole).wait() == 0, (whole / "log").read_text()[-3000:]
     killed = toys.job(tmp_path / "killed", start, *more)
     draw, kills = random.Random(staleness), 0
     while kills < 4:
-        child, target = launch(killed), len(stand_in.calls) + draw.randrange(5, 30)
+        child, target = ranks.start_alone(killed), len(stand_in.calls) + draw.randrange(5, 30)
         while child.poll() is None and len(stand_in.calls) < target:
             time.sleep(0.002)
         if child.poll() is not None:
@@ -273,7 +262,7 @@ def test_sigkill_at_any_moment_changes_nothing(tmp_path, start, stand_in, stalen
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
         kills += 1
-    assert kills >= 3 and launch(killed).wait() == 0, (killed / "log").read_text()[-3000:]
+    assert kills >= 3 and ranks.start_alone(killed).wait() == 0, (killed / "log").read_text()[-3000:]
     assert toys.result(whole) == toys.result(killed)
     drawn = [json.loads(line) for line in (killed / "out/report/draws.jsonl").read_text().splitlines()]
     assert [entry["step"] for entry in drawn] == list(range(1, 10))

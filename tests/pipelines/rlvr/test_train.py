@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 import signal
-import subprocess
 import sys
 import time
 from dataclasses import replace
@@ -18,6 +17,7 @@ import adapted
 import forks
 import pyarrow.parquet as pq
 import pytest
+import ranks
 import torch
 import toys
 from preset_toys import ALONE, fitting
@@ -402,21 +402,12 @@ def test_difficulty_band_keeps_what_is_solved_sometimes(tmp_path, start):
     assert all(0 < r < 1 for r in rates)
 
 
-def launch(work):
-    return forks.Popen(
-        [sys.executable, "-m", "pipelines.rlvr", str(work)],
-        cwd=toys.ROOT,
-        stdout=open(work / "log", "ab"),
-        stderr=subprocess.STDOUT,
-    )
-
-
 def kill_often(work, start, kills, seed):
     """SIGKILL at random instants of the steps until `kills` have hit, then let it finish."""
     draw = random.Random(seed)
     hit = 0
     while hit < kills:
-        child = launch(work)
+        child = ranks.start_alone(work)
         seen = (work / "spool.jsonl").stat().st_size if (work / "spool.jsonl").exists() else 0
         until = time.monotonic() + 60
         while child.poll() is None and time.monotonic() < until:
@@ -429,7 +420,7 @@ def kill_often(work, start, kills, seed):
         os.kill(child.pid, signal.SIGKILL)
         child.wait()
         hit += 1
-    assert launch(work).wait() == 0, (work / "log").read_text()[-3000:]
+    assert ranks.start_alone(work).wait() == 0, (work / "log").read_text()[-3000:]
     return hit
 
 
@@ -468,13 +459,13 @@ def test_a_kill_at_each_boundary_of_a_step_changes_nothing(tmp_path, start):
     """In every part of the step, and inside the commit: before its rename, after it, and before the metrics show."""
     more = ("rlvr.steps=12", "presets=[grpo]", "rlvr.mini_batches=2")
     whole = toys.job(tmp_path / "whole", start, *more)
-    assert launch(whole).wait() == 0
+    assert ranks.start_alone(whole).wait() == 0
     killed = toys.job(tmp_path / "killed", start, *more)
     for step, phase in enumerate((*PHASES, "before the rename", "after the rename", "before it shows"), 2):
         command = [sys.executable, "-c", PHASE_KILL, phase, str(step), str(killed)]
         done = forks.run(command, cwd=toys.ROOT, capture_output=True, text=True, check=False)
         assert done.returncode == -signal.SIGKILL, (phase, done.stderr[-3000:])
-    assert launch(killed).wait() == 0
+    assert ranks.start_alone(killed).wait() == 0
     assert toys.result(whole) == toys.result(killed)
 
 
@@ -582,7 +573,7 @@ MANY = ("rlvr.steps=40", "rlvr.curriculum=uniform", "rlvr.commit.every=2", "pres
 @pytest.mark.long
 def test_five_kills_change_nothing(tmp_path, start):
     whole = toys.job(tmp_path / "whole", start, *MANY)
-    assert launch(whole).wait() == 0, (whole / "log").read_text()[-3000:]
+    assert ranks.start_alone(whole).wait() == 0, (whole / "log").read_text()[-3000:]
     killed = toys.job(tmp_path / "killed", start, *MANY)
     assert kill_often(killed, start, 5, seed=1) >= 3
     assert toys.result(whole) == toys.result(killed)
@@ -595,7 +586,7 @@ def test_five_kills_change_nothing(tmp_path, start):
 def test_twenty_five_kills_change_nothing(tmp_path, start):
     more = (*MANY, "rlvr.steps=150")
     whole = toys.job(tmp_path / "whole", start, *more)
-    assert launch(whole).wait() == 0
+    assert ranks.start_alone(whole).wait() == 0
     killed = toys.job(tmp_path / "killed", start, *more)
     assert kill_often(killed, start, 25, seed=2) >= 20
     assert toys.result(whole) == toys.result(killed)
