@@ -113,7 +113,10 @@ def plain(message: Any) -> Message:
         raise Refused("a message whose content is no text")
     text = content or ""
     if role == "assistant":
-        texts = [text.strip(), *(_call(each) for each in message.get("tool_calls") or ())]
+        calls = message.get("tool_calls") or []
+        if not isinstance(calls, list):
+            raise Refused("tool calls of the assistant that are no list")
+        texts = [text.strip(), *map(_call, calls)]
         text = "\n".join(each for each in texts if each)
     return {"role": role, "content": text}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pipelines.environments._forms import Limits
@@ -78,6 +78,7 @@ FIELDS = st.sampled_from(
 
 @settings(max_examples=50, deadline=None)
 @given(st.dictionaries(FIELDS, JSON) | JSON, st.dictionaries(FIELDS, JSON))
+@example({}, {"tool_calls": 1})
 def test_nothing_else_than_a_refusal_comes_of_nonsense(body, message):
     for each in (body, asks(messages=[{"role": "assistant", **message}, USER]), asks(messages=[message])):
         try:
