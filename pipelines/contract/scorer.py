@@ -165,6 +165,21 @@ class Scorer(Protocol):
         """
         ...
 
+    def mixture(self, reference: float) -> Any:
+        """A `Sampler` of the policy, as it is at each draw, mixed with the model that the run started from, normalised at each token.
+
+            log p(token) = reference log p_start(token) + (1 - reference) log p_policy(token) - log Z
+
+        It loads a copy of that model; ask for it where a method gets its scorer.
+
+        Args:
+            reference: share of the starting model, from 0 to 1.
+
+        Raises:
+            ModelError: it cannot be loaded.
+        """
+        ...
+
     def tokenizer(self, model: str = POLICY) -> Any:
         """The model's tokenizer."""
         ...
@@ -209,6 +224,10 @@ class NoScorer:
     def load(self, model: str) -> None:
         """Raises RuntimeError."""
         self.log_probs([], model=model)
+
+    def mixture(self, reference: float) -> Any:
+        """Raises RuntimeError."""
+        raise RuntimeError("a policy is mixed with its start while it is trained; here nothing lends a sampler")
 
     def tokenizer(self, model: str = POLICY) -> Any:
         """Raises RuntimeError."""

@@ -16,12 +16,12 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import Column, PerRow, Phase
 from pipelines.contract.method import Rollout
-from pipelines.contract.scorer import REFERENCE, Scorer
 from pipelines.papers.common.mixture import mixture_answers
 from pipelines.rlvr.common.answers import answers
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
+    from pipelines.contract.scorer import Scorer
     from pipelines.data.records import Trajectory
 
 PAPER, TITLE = "2312.00886", "Nash Learning from Human Feedback (Nash-MD)"
@@ -50,8 +50,8 @@ class nash_md(Rollout):
     """Single-turn rollouts, and for each an answer of the mixture policy^(1 - mixture) start^mixture, scored by the same reward.
 
     Once it is scored the mixture's answer leaves the draw: its score is the column `rival_reward` of the row that it is compared with, and
-    it is in no statistic and no loss. `mixture` 0 is self-play, 1 plays against the starting model. The mixture is decoded without a
-    cache, so take short answers or few of them: a draw costs two passes over the texts for each token.
+    it is in no statistic and no loss. `mixture` 0 is self-play, 1 plays against the starting model. The mixture is decoded in the
+    stage's own process, where a server draws the rollouts too, and holds a copy of the starting model.
     """
 
     asks_policy = True
@@ -63,12 +63,12 @@ class nash_md(Rollout):
 
     def connect(self, scorer: Scorer) -> None:
         """Load the starting model."""
-        scorer.load(REFERENCE)
+        self.sampler = scorer.mixture(self.mixture)
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems, the mixture's answers in the same order behind all of them."""
         own = answers(requests, context)
-        rivals = mixture_answers(requests, context, reference=self.mixture)
+        rivals = mixture_answers(requests, context, self.sampler)
         for row in rivals:
             row.extras = {"rival": True}
         return own + rivals

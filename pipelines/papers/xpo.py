@@ -16,7 +16,6 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
 from pipelines.contract.method import Rollout
-from pipelines.contract.scorer import REFERENCE, Scorer
 from pipelines.data.records import by_group
 from pipelines.papers.common.mixture import mixture_answers
 from pipelines.papers.common.pairs import spread_pairs
@@ -25,6 +24,7 @@ from pipelines.rlvr.ops import group_size
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
+    from pipelines.contract.scorer import Scorer
     from pipelines.data.records import Trajectory
 
 PAPER = "2405.21046"
@@ -42,20 +42,20 @@ TITLE = "Exploratory Preference Optimization: Harnessing Implicit Q*-Approximati
 class xpo(Rollout):
     """Single-turn rollouts, and as many answers of the model that the run started from, scored by the same reward.
 
-    The latter are teacher-forced rows of the group: trained, though the policy did not choose them. They are decoded without a cache, so
-    take short answers or few of them: a draw costs a pass over the texts for each token.
+    The latter are teacher-forced rows of the group: trained, though the policy did not choose them. They are decoded in
+    the stage's own process, where a server draws the rollouts too.
     """
 
     reads_network = True
 
     def connect(self, scorer: Scorer) -> None:
         """Load the starting model."""
-        scorer.load(REFERENCE)
+        self.sampler = scorer.mixture(1.0)
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems, each group's answers of the starting model behind its own."""
         own = by_group(answers(requests, context))
-        others = by_group(mixture_answers(requests, context, reference=1.0))
+        others = by_group(mixture_answers(requests, context, self.sampler))
         groups = [request.group for request in requests]
         return [row for group in groups for row in (*own.get(group, []), *others.get(group, []))]
 

@@ -23,6 +23,7 @@ from pipelines.rlvr.pack import padded
 from pipelines.rlvr.passes import ForwardPasses
 
 if TYPE_CHECKING:
+    from pipelines.contract.rollout import Sampler
     from pipelines.engine.chat_model import ChatModel
     from pipelines.engine.reward_model import RewardScorer
     from pipelines.engine.tinker.engine import TinkerEngine
@@ -161,6 +162,14 @@ class TextScorer:
             self.frozen.policy(model)
         elif model == REFERENCE and not self.keeps_reference:
             self.frozen.policy(self.start)
+
+    def mixture(self, reference: float) -> Sampler:
+        """See `Scorer`."""
+        from pipelines.rlvr.mixture import Mixture
+
+        start = self.frozen.policy(self.start).causal
+        dtype, rows = self.frozen.model.dtype, self.settings.decode_rows
+        return Mixture(self.weights, start, reference, tokenizer=self.own_tokenizer, dtype=dtype, rows=rows)
 
     def log_probs(self, passages: Sequence[Passage], *, model: str = POLICY) -> list[Tensor]:
         """Log-probability in nats of each token, float32 [tokens]."""

@@ -43,7 +43,7 @@ def of_stage(module: str, reads: Reads, root: Path = ROOT) -> dict[str, str]:
         own = sorted((root / "pipelines" / "environments").glob("[a-z]*.py"))  # rows of files name any of them
         papers = [each.module for each in plugins.origins().get(environments.SLOT, {}).values()]
         digests |= reach([*(f"pipelines.environments.{path.stem}" for path in own), *papers], root)
-    if digests.keys() & {"pipelines.sandbox.shell", "pipelines.tools.python"}:
+    if digests.keys() & {"pipelines.sandbox.shell", "pipelines.tools.python"} or runs_programs(reads, root):
         digests |= reach(_inside(root), root)
     return dict(sorted(digests.items()))
 
@@ -57,6 +57,13 @@ def entries(module: str, reads: Reads, root: Path = ROOT) -> list[str]:
         modules += [f"{verifiers.__name__}.{verifiers.BATCHED[name]}" for name in used if name in verifiers.BATCHED]
         modules += _inside(root) if {*used} & {*verifiers.SANDBOXED} else []
     return modules + [environments.module_name(name) for name in sorted(played(reads)) if name in environments.known()]
+
+
+def runs_programs(reads: Reads, root: Path = ROOT) -> bool:
+    """Whether the own code of a chosen method starts workers of the sandbox, as that of Absolute Zero does."""
+    files = {module: module_file(root, module) for module in reads.modules}
+    imported = (name for module, path in files.items() if path is not None for name in _read(path, module)[1])
+    return any(name.startswith("pipelines.sandbox.worker") for name in imported)
 
 
 def _inside(root: Path) -> list[str]:

@@ -283,17 +283,17 @@ def _curate(stage: str, curate: Curate, questions: list[Question]) -> Iterator[P
 
 
 def _sandbox(recipe: Recipe, nodes: list[Node]) -> Iterator[Problem]:
-    """Where a verifier runs programs, they can be confined."""
+    """Where a verifier or a method runs programs, they can be confined."""
     settings = [n.settings for n in recipe.nodes()]
     verifiers = [source.verifier for each in settings for source in sources_of(each)]
     rewards = [terms_of("", n.settings.reward) for n in recipe.nodes() if isinstance(n.settings, Rlvr)]
     verifiers += [spec.get("verifier") for terms in rewards for _, spec in terms]
     evaluated = [task.asks for n in nodes if isinstance(n.settings, Evaluate) for task in n.settings.tasks]
     verifiers += ["python" for name in evaluated if name in programs.TASKS]
-    verifiers += [
-        each for name in evaluated if name in named_files.BENCHMARKS for each in named_files.BENCHMARKS[name].verifiers
-    ]
-    if any(v in SANDBOXED for v in verifiers) and any(n.kind.reads(n).verifies for n in nodes):
+    benchmarks = [named_files.BENCHMARKS[name] for name in evaluated if name in named_files.BENCHMARKS]
+    verifiers += [name for benchmark in benchmarks for name in benchmark.verifiers]
+    verified = any(v in SANDBOXED for v in verifiers) and any(n.kind.reads(n).verifies for n in nodes)
+    if verified or any(keys.source.runs_programs(keys.node_reads(recipe, n.name)) for n in nodes):
         from pipelines.sandbox import SandboxError, isolation
 
         try:

@@ -97,7 +97,9 @@ def test_google_says_what_to_set_where_the_wrong_one_asks(web, monkeypatch, stat
     with remote_stores.google_at(monkeypatch, web.url):
         told = refusal("gs://bucket/x.jsonl")
     assert "may not be read with these credentials" in told and "GOOGLE_APPLICATION_CREDENTIALS" in told
-    assert "/storage/v1/b/bucket/o/x.jsonl" in {path for _, path, _ in web.requests}  # gcsfs asks for a folder meanwhile
+    assert "/storage/v1/b/bucket/o/x.jsonl" in {
+        path for _, path, _ in web.requests
+    }  # gcsfs asks for a folder meanwhile
     assert [record for record in caplog.records if record.name == "gcsfs"] == [], "a traceback would be printed"
 
 

@@ -40,3 +40,14 @@ def test_going_without_a_wall_is_in_the_key_and_the_sandbox_code_too(tmp_path):
     assert parts[0]["settings"].get("sandbox") is None and parts[1]["settings"]["sandbox"] == "limits_only"
     inside = {f"pipelines.sandbox.inside.{name}" for name in ("zygote", "harness", "confine", "wire")}
     assert inside <= parts[0]["source"].keys()
+
+
+def test_a_method_that_runs_programs_needs_one_as_a_verifier_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(isolation, "trouble", lambda level: "" if level == "limits_only" else "denied")
+    path = toys.recipe(tmp_path)
+    plain, proposing = read_recipe(path), read_recipe(path, ["presets=[absolute_zero]"])
+    assert not list(sandbox_problems(plain, "rlvr")) and not list(sandbox_problems(proposing, "sft"))
+    (problem,) = sandbox_problems(proposing, "rlvr")
+    assert problem.field == "sandbox"
+    keyed = [keys.key_parts(each, "rlvr", {})["source"] for each in (plain, proposing)]
+    assert ["pipelines.sandbox.inside.harness" in each for each in keyed] == [False, True]
