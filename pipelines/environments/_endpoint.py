@@ -1,4 +1,4 @@
-"""An endpoint on the loopback interface whose chat completions are a policy's turns: one path for each episode's program.
+"""An endpoint on the loopback interface whose replies are a policy's turns: one path for each episode's program.
 
 A request waits until the episode's next message is drawn; of several side by side one after the other does. Retries get what the first
 attempt gets.
@@ -16,14 +16,16 @@ from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from queue import SimpleQueue
 from typing import Any
+from urllib.parse import urlsplit
 
-from pipelines.environments import _requests
+from pipelines.environments._dialects import DIALECTS, Dialect
 from pipelines.environments._requests import Refused, Request
 
 MOST_BYTES = 2**24
 """Of a request."""
 RETRIES = "x-stainless-retry-count"
-"""Header in which OpenAI's clients count their attempts."""
+"""Header in which OpenAI's and Anthropic's clients count their attempts."""
+HERE = f"only /v1/models and {', '.join(f'/v1/{path}' for path in DIALECTS)} are here"
 
 
 class Asked:
@@ -52,6 +54,8 @@ class Session:
         self._waiting: list[Asked] = []
         self._answered: dict[str, Asked] = {}
         """By what was asked, the last one."""
+        self.earlier: dict[str, list[dict[str, Any]]] = {}
+        """Id of a reply → the conversation up to it, for requests that refer to it."""
         self._closed = False
 
     def ask(self, request: Request, retry: bool, connected: Callable[[], bool]) -> Asked:
@@ -102,48 +106,54 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """The list of models has one."""
-        if self._session() is None or not self.path.endswith("/v1/models"):
-            self._refuse(404, "only /v1/models and /v1/chat/completions are here")
+        session, asks = self._asks()
+        if session is None or asks != "models":
+            self._refuse(404, HERE)
             return
         self._send(
             {"object": "list", "data": [{"id": "policy", "object": "model", "created": 0, "owned_by": "policy"}]}
         )
 
     def do_POST(self) -> None:
-        """A chat completion."""
+        """A message of the policy."""
         length = self.headers.get("Content-Length", "")
         if not length.isdigit() or int(length) > MOST_BYTES:
             self.close_connection = True
             self._refuse(413, f"a request has a Content-Length of at most {MOST_BYTES} bytes")
             return
         body = self.rfile.read(int(length))
-        session = self._session()
-        if session is None or not self.path.endswith("/v1/chat/completions"):
-            self._refuse(404, "only /v1/models and /v1/chat/completions are here")
+        session, asks = self._asks()
+        dialect = DIALECTS.get(asks)
+        if session is None or dialect is None:
+            self._refuse(404, HERE)
             return
         try:
             retry = self.headers.get(RETRIES, "0") != "0"
-            asked = session.ask(_requests.read(_json(body)), retry, self._connected)
+            request, messages = dialect.read(_json(body), session.earlier)
+            asked = session.ask(request, retry, self._connected)
         except Refused as error:
             session.arrived.put(error)
-            self._refuse(400, str(error))
+            self._refuse(400, str(error), dialect)
             return
         asked.answered.wait()
         if asked.reply is None:
-            self._refuse(410, "the episode is over")
+            self._refuse(410, "the episode is over", dialect)
         elif not self._connected():
             asked.delivered = False
         else:
+            session.earlier[asked.reply["id"]] = [*messages, asked.reply["choices"][0]["message"]]
             try:
-                self._complete(asked)
+                self._reply(asked, dialect)
                 asked.delivered = True
             except OSError:
                 asked.delivered = False
 
-    def _session(self) -> Session | None:
+    def _asks(self) -> tuple[Session | None, str]:
+        """The episode, and what is asked of it: the path below /v1/."""
         server = self.server
         assert isinstance(server, Endpoint)
-        return server.sessions.get(self.path.lstrip("/").partition("/")[0])
+        key, _, rest = urlsplit(self.path).path.lstrip("/").partition("/v1/")
+        return server.sessions.get(key), rest
 
     def _connected(self) -> bool:
         """Whether the client has not hung up."""
@@ -154,18 +164,16 @@ class _Handler(BaseHTTPRequestHandler):
         except (OSError, ValueError):
             return False
 
-    def _complete(self, asked: Asked) -> None:
+    def _reply(self, asked: Asked, dialect: Dialect) -> None:
         assert asked.reply is not None
-        reply = {**asked.reply, "model": asked.request.model}
+        completion = {**asked.reply, "model": asked.request.model}
         if asked.request.stream:
-            self._send(_requests.events(reply, asked.request.with_usage), kind="text/event-stream")
+            self._send(dialect.events(completion, asked.request.with_usage), kind="text/event-stream")
         else:
-            self._send(reply)
+            self._send(dialect.write(completion))
 
-    def _refuse(self, status: int, message: str) -> None:
-        self._send(
-            {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}, status
-        )
+    def _refuse(self, status: int, message: str, dialect: Dialect = DIALECTS["chat/completions"]) -> None:
+        self._send(dialect.refusal(message), status)
 
     def _send(self, body: dict[str, Any] | str, status: int = 200, kind: str = "application/json") -> None:
         data = (body if isinstance(body, str) else json.dumps(body)).encode()

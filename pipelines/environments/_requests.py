@@ -192,13 +192,16 @@ def message_of(text: str, turn: int, offered: bool) -> tuple[dict[str, Any], lis
     return {"role": "assistant", "content": text.partition(OPEN)[0].strip() or None, "tool_calls": entries}, asked
 
 
-def reply(message: dict[str, Any], turn: int, finish: str, usage: tuple[int, int]) -> dict[str, Any]:
+def reply(
+    message: dict[str, Any], turn: int, finish: str, usage: tuple[int, int], stop: str | None = None
+) -> dict[str, Any]:
     """A chat completion; nothing in it depends on the time.
 
     Args:
         turn: counted from 0.
         finish: stop, length or tool_calls.
         usage: tokens of the prompt and of the completion.
+        stop: the text among the request's that ended it, in vLLM's field `stop_reason`.
     """
     prompt, completion = usage
     return {
@@ -206,7 +209,7 @@ def reply(message: dict[str, Any], turn: int, finish: str, usage: tuple[int, int
         "object": "chat.completion",
         "created": 0,
         "model": "policy",
-        "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": None}],
+        "choices": [{"index": 0, "message": message, "finish_reason": finish, "stop_reason": stop, "logprobs": None}],
         "usage": {"prompt_tokens": prompt, "completion_tokens": completion, "total_tokens": prompt + completion},
     }
 

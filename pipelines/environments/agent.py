@@ -1,8 +1,8 @@
 """Any agent program plays the policy: a child process that asks an OpenAI-compatible endpoint on the loopback interface.
 
-The program is started with `OPENAI_BASE_URL` and `OPENAI_API_KEY` in its environment and its task as standard input. Each of its
-requests for a chat completion is a turn of the episode: it waits until the policy's message is drawn. What the program adds to the
-conversation afterwards is the observation. Messages of the policy are never rendered again where a request goes on from the
+The program is started with `OPENAI_BASE_URL` and `OPENAI_API_KEY` (and Anthropic's) in its environment and its task as standard input.
+Each of its requests for a message is a turn of the episode: it waits until the policy's message is drawn. What the program adds to
+the conversation afterwards is the observation. Messages of the policy are never rendered again where a request goes on from the
 conversation so far, message by message; one that does not begins a new conversation in the episode.
 
 The reward comes from the program's end: its result is scored by the problem's verifier, is the reward itself, or is its exit code.
@@ -219,6 +219,9 @@ class _Run:
                 "OPENAI_API_BASE": address,
                 "OPENAI_API_KEY": self.session.key,
                 "OPENAI_MODEL": "policy",
+                "ANTHROPIC_BASE_URL": address.removesuffix("/v1"),
+                "ANTHROPIC_API_KEY": self.session.key,
+                "ANTHROPIC_MODEL": "policy",
                 "NO_PROXY": "127.0.0.1",
                 "no_proxy": "127.0.0.1",
                 "WHETSTONE_TASK": task,
@@ -250,15 +253,16 @@ class _Run:
     def reply(self, turn: Mapping[str, Any]) -> list[dict[str, Any]]:
         """Send the policy's message; the calls in it, as `Trajectory.turn_calls` has them."""
         text, finish = turn["text"], "length" if turn["cut"] else "stop"
-        ends = [place for stop in self.request.limits.stop if (place := text.find(stop)) >= 0]
+        ends = [(place, stop) for stop in self.request.limits.stop if (place := text.find(stop)) >= 0]
+        stopped = min(ends)[1] if ends else None
         if ends:
-            text, finish = text[: min(ends)], "stop"
+            text, finish = text[: min(ends)[0]], "stop"
         number, self.replies = self.replies, self.replies + 1
         message, calls = _requests.message_of(text, number, bool(self.request.tools))
         self.history.append(_requests.plain(message))
         prompt, completion = turn["cost"]
         finish = "tool_calls" if calls else finish
-        self.session.answer(self.asked, _requests.reply(message, number, finish, (prompt, completion)))
+        self.session.answer(self.asked, _requests.reply(message, number, finish, (prompt, completion), stopped))
         if calls is None:
             return [{"name": "", "arguments": {}, "outcome": str(Outcome.MALFORMED), "text": ""}]
         return [

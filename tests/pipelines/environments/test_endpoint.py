@@ -9,7 +9,7 @@ import threading
 from urllib.parse import urlsplit
 
 from pipelines.environments._endpoint import Session, endpoint
-from pipelines.environments._requests import read
+from pipelines.environments._requests import read, reply
 
 ASKED = {"messages": [{"role": "user", "content": "q"}]}
 
@@ -95,7 +95,8 @@ def test_a_client_that_hung_up_is_noticed():
     second.start()
     while not asked.connected():
         second.join(0.01)
-    session.answer(asked, {"id": "a"})
+    completion = reply({"role": "assistant", "content": "a"}, 0, "stop", (1, 1))
+    session.answer(asked, completion)
     second.join(20)
-    assert results == [(200, {"id": "a", "model": "policy"})]
+    assert results == [(200, completion)]
     endpoint().end(session)
