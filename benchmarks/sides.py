@@ -17,6 +17,8 @@ from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
 from pipelines.curate.run import run as curate
 from pipelines.data import chat, dataset
+from pipelines.data.images import IMAGES
+from pipelines.data.marks import MARK, marked, reader_of
 from pipelines.data.records import Problem, Trajectory
 from pipelines.engine.distribution import generator
 from pipelines.engine.models import device, load_model, load_tokenizer, local, stop_ids
@@ -65,6 +67,8 @@ class Work:
     seed: int = 0
     micro_batch_tokens: int = 65_536
     dtype: str = "float32"
+    clock: str = "perf_counter"
+    """Of `time`: "process_time" leaves out what other processes of the machine take, where both sides have one thread."""
     weights_dtype: str = "float32"
     """What our model is stored in; "bfloat16" rounds its updates stochastically."""
 
@@ -119,7 +123,12 @@ def by_hash(job: Work, texts: list[str]) -> list[float]:
 
 def quickstart(folder: Path, seed: int = 0, steps: int = 240) -> tuple[Path, Path]:
     """Data and SFT model of the quickstart recipe: (model, data). Made once per folder, seed and length."""
-    recipe = read_recipe(ROOT / "recipes" / "quickstart.yaml", [f"seed={seed}", f"sft.steps={steps}"])
+    return after_sft("quickstart", folder, seed, steps)
+
+
+def after_sft(name: str, folder: Path, seed: int, steps: int) -> tuple[Path, Path]:
+    """Data and SFT model of a recipe from scratch: (model, data). Made once per folder, seed and length."""
+    recipe = read_recipe(ROOT / "recipes" / f"{name}.yaml", [f"seed={seed}", f"sft.steps={steps}"])
     data, work = folder / "data", folder / f"sft-{seed}-{steps}"
     if not (data / "data.json").exists():
         data.mkdir(parents=True, exist_ok=True)
@@ -239,10 +248,11 @@ class Whetstone:
 
     def step(self) -> tuple[float, dict[str, float]]:
         """Seconds and the step's metrics."""
-        began = time.perf_counter()
+        clock = getattr(time, self.job.clock)
+        began = clock()
         metrics = self.trainer.step(self.done)
         self.done += 1
-        return time.perf_counter() - began, metrics
+        return clock() - began, metrics
 
 
 def heldout_scores(model_folder: Path, data: Path, limit: int, max_tokens: int) -> list[list[float]]:
@@ -272,16 +282,53 @@ def _texts(completions: list[Any]) -> list[str]:
     return [c[0]["content"] for c in completions]
 
 
+def peer_prompt(problem: Problem) -> dict[str, Any]:
+    """A problem's prompt as TRL takes it; images, which stand before the words here, are a column of their own."""
+    if not any(marked(message["content"]) for message in problem.prompt):
+        return {"prompt": problem.prompt}
+    shown = [IMAGES.image(digest) for message in problem.prompt for digest in marked(message["content"])]
+    words = [{**message, "content": MARK.sub("", message["content"])} for message in problem.prompt]
+    return {"prompt": words, "images": shown}
+
+
+def peer_model(job: Work) -> tuple[Any, Any]:
+    """TRL's model, and what reads its prompts: the tokenizer, or the processor of a model that sees."""
+    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+
+    tokenizer = load_tokenizer(job.model)
+    settings: dict[str, Any] = {"trust_remote_code": False, "dtype": getattr(torch, job.peer_weights)}
+    reader: Any = reader_of(tokenizer)
+    if reader is None:
+        return AutoModelForCausalLM.from_pretrained(job.model, **settings), tokenizer
+    if reader.written is None:  # the template writes texts alone, and ours have the image's token in them
+        template = str(tokenizer.chat_template)
+        tokenizer.chat_template = IN_PARTS.replace("PLACEHOLDER", reader.placeholder) + template.replace(
+            "messages", "told"
+        )
+        reader.processor.chat_template = tokenizer.chat_template
+    return AutoModelForImageTextToText.from_pretrained(job.model, **settings), reader.processor
+
+
+IN_PARTS = (
+    "{%- set gathered = namespace(messages=[]) -%}{%- for message in messages -%}{%- set of = namespace(text='') -%}"
+    "{%- for part in message['content'] -%}{%- set of.text = of.text + ('PLACEHOLDER' if part['type'] == 'image' else part['text']) -%}"
+    "{%- endfor -%}{%- set gathered.messages = gathered.messages + [{'role': message['role'], 'content': of.text}] -%}{%- endfor -%}"
+    "{%- set told = gathered.messages -%}"
+)
+"""In front of a template for texts: makes texts of lists of parts."""
+
+
 def trl(job: Work, work: Path) -> Any:
     """A new TRL GRPOTrainer of the job: (trainer, list that fills with seconds per step and its mean reward)."""
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, TrainerCallback
+    from transformers import TrainerCallback
     from trl import GRPOConfig, GRPOTrainer
 
     problems = dataset.read_split(job.data, "rlvr")[: job.prompts * min(job.steps + 1, 400)]
     records = [
-        {"prompt": p.prompt, "answer": p.answer, "verifier": p.verifier, "info": json.dumps(p.info)} for p in problems
+        {"answer": p.answer, "verifier": p.verifier, "info": json.dumps(p.info)} | peer_prompt(p) for p in problems
     ]
+    network, reads = peer_model(job)
     times: list[tuple[float, float]] = []
     rewards: list[float] = []
 
@@ -303,10 +350,10 @@ def trl(job: Work, work: Path) -> Any:
         began = 0.0
 
         def on_step_begin(self, *_: Any, **__: Any) -> None:
-            self.began = time.perf_counter()
+            self.began = getattr(time, job.clock)()
 
         def on_step_end(self, args: Any, state: Any, control: Any, **__: Any) -> Any:
-            times.append((time.perf_counter() - self.began, rewards[-1]))
+            times.append((getattr(time, job.clock)() - self.began, rewards[-1]))
             return control
 
     rows = job.peer_rows or job.prompts * job.group
@@ -334,13 +381,11 @@ def trl(job: Work, work: Path) -> Any:
         "seed": job.seed,
     }
     trainer = GRPOTrainer(
-        model=AutoModelForCausalLM.from_pretrained(
-            job.model, trust_remote_code=False, dtype=getattr(torch, job.peer_weights)
-        ),
+        model=network,
         reward_funcs=reward,
         args=GRPOConfig(**settings),
         train_dataset=Dataset.from_list(records),
-        processing_class=load_tokenizer(job.model),
+        processing_class=reads,
         callbacks=[Clock()],
     )
     return trainer, times

@@ -5,6 +5,7 @@
     python -m benchmarks.step --case wide                42 M parameters, 32,000 words, 128-token prompts, 256-token completions
     python -m benchmarks.step --case wide-zero-variance         the same, three quarters of the groups with one score
     python -m benchmarks.step --case smollm2             SmolLM2-135M-Instruct after its recipe's SFT: 16 prompts x 8, up to 8 tokens
+    python -m benchmarks.step --case vision              recipes/vision.yaml after SFT: a picture and a question, 32 x 8
     python -m benchmarks.step --case gpu                 a Qwen2.5-0.5B-shaped random model in bfloat16, for one large GPU
     python -m benchmarks.step --case gpu --no-peer       our side alone: model FLOPs utilisation, tokens per second, share of the bandwidth
 
@@ -54,6 +55,7 @@ CASES: dict[str, dict[str, Any]] = {
     "wide": WIDE,
     "wide-zero-variance": WIDE | {"live_every": 4},
     "smollm2": {"prompts": 16, "group": 8, "max_tokens": 8, "micro_batch_tokens": 8192, "peer_rows": 32},
+    "vision": SMALL | {"max_tokens": 10},
     "gpu": {
         "prompts": 64, "group": 8, "max_tokens": 512, "hit_rate": 0.5, "micro_batch_tokens": 16_384, "dtype": "bfloat16",
         "peer_rows": 16,
@@ -70,6 +72,8 @@ def job(case: str, folder: Path) -> sides.Work:
         model, data = sides.quickstart(folder / "quickstart")
     elif case.startswith("smollm2"):
         model, data = sides.smollm2_sft(folder / "smollm2")
+    elif case == "vision":
+        model, data = sides.after_sft("vision", folder / "vision", seed=0, steps=240)
     elif case == "gpu":
         model, data = sides.wide(folder / "gpu", prompt_tokens=256, config=QWEN)
     else:
@@ -95,6 +99,7 @@ def main() -> None:
     parser.add_argument(
         "--peer-weights", choices=("float32", "bfloat16"), default="float32", help="what TRL's model is stored in"
     )
+    parser.add_argument("--processor-time", action="store_true", help="not the clock's: for a machine that others use")
     parser.add_argument("--no-peer", action="store_true", help="measure our side alone")
     args = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
@@ -102,7 +107,7 @@ def main() -> None:
     todo = job(args.case, args.folder)
     todo = replace(
         todo, peer_rows=args.peer_rows or todo.peer_rows, dtype=args.dtype or todo.dtype, peer_weights=args.peer_weights,
-        weights_dtype=args.weights_dtype,
+        weights_dtype=args.weights_dtype, clock="process_time" if args.processor_time else todo.clock,
     )  # fmt: skip
     work = Path(tempfile.mkdtemp())
     side = sides.Whetstone(todo, work / "ours")
