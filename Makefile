@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 IMAGE_BUILDER ?= $(firstword $(foreach each,podman buildah docker,$(shell command -v $(each))))
 IMAGE ?= whetstone
 
-.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-gpu test-vllm test-ecosystem test-mirrors test-ray test-all check install wheel image docs docs-site bench clean
+.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-gpu test-vllm test-ecosystem test-mirrors test-ray test-skypilot test-all check install wheel image docs docs-site bench clean
 
 run: install
 	$(BIN)/whetstone run recipes/quickstart.yaml
@@ -80,6 +80,13 @@ test-ray: install
 	"$(RAY_ENV)/bin/python" -m pip install --quiet "ray[default]==2.60.0" "prefect-ray==0.6.0"
 	unshare --net --map-root-user sh -c 'ip link set lo up && \
 	  WHETSTONE_RAY="$(RAY_ENV)/bin/python" $(BIN)/python -m pytest tests/tasks/test_real_ray.py'
+
+# SkyPilot only reads a task file there: no cloud is asked.
+SKYPILOT_ENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/whetstone/skypilot
+test-skypilot: install
+	test -x "$(SKYPILOT_ENV)/bin/python" || $(PYTHON) -m venv "$(SKYPILOT_ENV)"
+	"$(SKYPILOT_ENV)/bin/python" -m pip install --quiet "skypilot==0.14.1"
+	WHETSTONE_SKYPILOT="$(SKYPILOT_ENV)/bin/python" $(BIN)/python -m pytest tests/tasks/test_skypilot.py
 
 test-all: install
 	$(BIN)/python -m pytest

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from pipelines.base.errors import Problem
 from pipelines.base.files import read_object
@@ -34,11 +36,14 @@ def launcher_of(node: Node, work: Path, anew: bool) -> Launcher | None:
         from tasks.slurm import Slurm
 
         return Slurm(launch, node.name)
-    from tasks import kubernetes, ray
     from tasks import named_jobs as jobs
 
-    scheduler = kubernetes.Cluster(launch, asked) if launch.kind == "kubernetes" else ray.Cluster(launch, asked)
-    return jobs.Named(scheduler, launch, node.name)
+    return jobs.Named(_module(launch.kind).Cluster(launch, asked), launch, node.name)
+
+
+def _module(kind: str) -> Any:
+    """What knows a scheduler whose jobs have names."""
+    return importlib.import_module(f"tasks.{kind}")
 
 
 def _end(kind: str, work: Path, stage: str) -> None:
@@ -48,11 +53,10 @@ def _end(kind: str, work: Path, stage: str) -> None:
 
         slurm.end_others(work, stage)
         return
-    from tasks import kubernetes, ray
     from tasks import named_jobs as jobs
 
     record = (read_object(work / LAUNCHED[kind], scheduler=dict) or {}).get("scheduler") or {}
-    jobs.end_others(kubernetes.recorded(record) if kind == "kubernetes" else ray.recorded(record), work, stage)
+    jobs.end_others(_module(kind).recorded(record), work, stage)
     (work / LAUNCHED[kind]).unlink(missing_ok=True)
 
 
@@ -69,10 +73,14 @@ def problems(recipe: Recipe, stages: list[str]) -> Iterator[Problem]:
         from tasks import kubernetes
 
         yield from kubernetes.problems(launch, {stage: recipe.node(stage).kind.module for stage in stages})
-    else:
+    elif launch.kind == "ray":
         from tasks import ray
 
         yield from ray.problems(launch)
+    else:
+        from tasks import skypilot
+
+        yield from skypilot.problems()
 
 
 def threads_of(node: Node) -> int | None:

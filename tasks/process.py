@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tasks.launched import Ending, Launched, Launcher
 
 LOG = "stage.log"
-LAUNCHED = {"slurm": "slurm.sh", "kubernetes": "kubernetes.json", "ray": "ray.json"}
+LAUNCHED = {"slurm": "slurm.sh", "kubernetes": "kubernetes.json", "ray": "ray.json", "skypilot": "skypilot.json"}
 """Kind of launcher → the file of a work folder that holds what was handed in there."""
 LOG_BYTES = 200_000
 """Of a log that are read after a failure."""

@@ -67,16 +67,33 @@ class Ray(Settings):
     """Other resources that each machine must lend, by the cluster's names."""
 
 
-class Launch(Settings):
-    """Which stages run as jobs of Slurm, Kubernetes or Ray, on machines that share this folder."""
+class SkyPilot(Settings):
+    """The task of SkyPilot that a stage is, which `sky jobs launch` hands in. Its machines have the project folder, at the same path."""
 
-    kind: Literal["slurm", "kubernetes", "ray"] = free("slurm")
+    infra: Line | None = free(None)
+    """Where, as SkyPilot writes it, such as `k8s/lab`, `ssh/pool` or `aws/us-east-1`; default: wherever it finds machines."""
+    gpu: Line | None = free(None)
+    """The kind of GPU by SkyPilot's name, such as `H100`; required where a stage asks for GPUs."""
+    python: Line = free("python")
+    """On these machines, with Whetstone installed."""
+    env: dict[Label, Line] = free({})
+    """Variables of the stage; nothing secret, since whoever may read the job sees them."""
+    task: dict[Label, Any] = free({})
+    """More of the task's file, merged into it as a JSON merge patch, such as `volumes`, `setup` or `resources: {image_id: ...}`."""
+
+
+class Launch(Settings):
+    """Which stages run as jobs of Slurm, Kubernetes, Ray or SkyPilot, on machines that share this folder."""
+
+    kind: Literal["slurm", "kubernetes", "ray", "skypilot"] = free("slurm")
     stages: dict[Label, Resources] = free(..., min_length=1)
     """Stage → what its job asks for; all others run on this machine."""
     kubernetes: Kubernetes | None = free(None)
     """Required with `kind: kubernetes`."""
     ray: Ray | None = free(None)
     """With `kind: ray`; default: a cluster whose dashboard is on this machine."""
+    skypilot: SkyPilot | None = free(None)
+    """With `kind: skypilot`."""
     partition: Line | None = free(None)
     """Of Slurm."""
     account: Line | None = free(None)

@@ -10,7 +10,10 @@ from pipelines.recipe.launch import Launch
 from pipelines.recipe.stage_checks import processes, processes_field
 from pipelines.recipe.stage_kind import Node
 
-OF_KIND = {"partition": "slurm", "account": "slurm", "options": "slurm", "kubernetes": "kubernetes", "ray": "ray"}
+OF_KIND = {
+    **dict.fromkeys(("partition", "account", "options"), "slurm"),
+    **{kind: kind for kind in ("kubernetes", "ray", "skypilot")},
+}
 """Field → the only kind of launcher that reads it."""
 
 
@@ -49,6 +52,12 @@ def check(launch: Launch, nodes: Mapping[str, Node]) -> None:
                 f"{field}.time",
                 "a job without a time limit is never queued again",
                 "Give the job one, or leave out launch.requeue.",
+            )
+        if launch.kind == "skypilot" and asked.gpus and (launch.skypilot is None or launch.skypilot.gpu is None):
+            raise RecipeError(
+                "launch.skypilot.gpu",
+                f"{name} asks for GPUs, and SkyPilot knows them by kind",
+                "Name it, such as H100.",
             )
         if 0 < asked.gpus < processes(node):
             raise RecipeError(

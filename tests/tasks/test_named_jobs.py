@@ -1,4 +1,4 @@
-"""Stages as jobs of Kubernetes and of Ray: waiting, lost machines, limits, errors, cancelling, and pipelines that are killed meanwhile."""
+"""Stages as jobs of Kubernetes, Ray and SkyPilot: waiting, lost machines, limits, errors, cancelling, killed pipelines."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 import kubernetes_toy
 import pytest
 import ray_toy
+import skypilot_toy
 import toys
 from children import TOYS as HERE
 from children import alive, job
@@ -24,7 +25,7 @@ from children import wait_until as wait
 
 from pipelines.recipe.launch import Launch
 from pipelines.recipe.read import read_recipe
-from tasks import kubernetes, launchers, process, ray
+from tasks import launchers, process
 from tasks import named_jobs as jobs
 
 PYTHONPATH = {"PYTHONPATH": f"{toys.ROOT}:{HERE}"}
@@ -53,8 +54,7 @@ class Cluster:
             {"kind": self.kind, "stages": {"rlvr": {}}, "poll_s": 0.1, **self.section, **changed}
         )
         asked = launch.stages["rlvr"]
-        cluster = kubernetes.Cluster(launch, asked) if self.kind == "kubernetes" else ray.Cluster(launch, asked)
-        return jobs.Named(cluster, launch, "rlvr")
+        return jobs.Named(launchers._module(self.kind).Cluster(launch, asked), launch, "rlvr")
 
     def run(
         self, work: Path, do: str, tick: Callable[[], None] = lambda: None, settings: Any = None, **changed: Any
@@ -77,7 +77,7 @@ class Cluster:
         return thread, ended
 
 
-@pytest.fixture(params=["kubernetes", "ray"])
+@pytest.fixture(params=["kubernetes", "ray", "skypilot"])
 def cluster(request, tmp_path, monkeypatch) -> Iterator[Cluster]:
     """A toy cluster that answers in this test."""
     monkeypatch.setattr(jobs, "GRACE_S", 1.0)
@@ -96,6 +96,9 @@ def cluster(request, tmp_path, monkeypatch) -> Iterator[Cluster]:
         for name in names():
             kubernetes_toy.order(state, name, "delete")
         return
+    if request.param == "skypilot":
+        yield from toy_skypilot(tmp_path / "skypilot", monkeypatch)
+        return
     state = tmp_path / "ray"
     state.mkdir()
     with ray_toy.cluster(state) as (address, handed_in):
@@ -103,6 +106,21 @@ def cluster(request, tmp_path, monkeypatch) -> Iterator[Cluster]:
         yield Cluster(
             "ray", state, section, (state / "lose").touch, lambda: handed_in.created, lambda: list(handed_in.jobs)
         )
+
+
+def toy_skypilot(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Cluster]:
+    """Its names are of jobs that have not ended: those that have are never forgotten."""
+    for name, value in skypilot_toy.install(folder).items():
+        monkeypatch.setenv(name, value)
+    state = folder / "state"
+
+    def names() -> list[str]:
+        return [job["job_name"] for job in skypilot_toy.jobs(state) if job["status"] not in skypilot_toy.OVER]
+
+    section = {"skypilot": {"python": sys.executable, "env": PYTHONPATH}}
+    yield Cluster("skypilot", state, section, (state / "lose").touch, lambda: len(skypilot_toy.jobs(state)), names)
+    for name in names():
+        skypilot_toy.cancel(state, name)
 
 
 def wait_until(true: Callable[[], Any]) -> None:
@@ -128,7 +146,11 @@ def test_several_machines_are_one_world(cluster, tmp_path):
 def test_waiting_is_said_and_is_no_work(cluster, tmp_path, caplog):
     (cluster.state / "hold").touch()
     launcher, since = cluster.launcher(), list[float]()
-    said = "Insufficient nvidia.com/gpu" if cluster.kind == "kubernetes" else "for 1 x "
+    said = {
+        "kubernetes": "Insufficient nvidia.com/gpu",
+        "ray": "for 1 x ",
+        "skypilot": "machines are being started",
+    }[cluster.kind]
 
     def tick() -> None:
         if said in caplog.text:
@@ -143,11 +165,14 @@ def test_waiting_is_said_and_is_no_work(cluster, tmp_path, caplog):
 
 @pytest.mark.parametrize("requeue", [0, 1])
 def test_a_lost_machine(cluster, tmp_path, requeue):
-    """The job is handed in again as often as the recipe says, and fails then with the reason."""
+    """The job is handed in again as often as the recipe says, and fails then with the reason; SkyPilot replaces the machine by itself."""
     thread, ended = cluster.in_background(tmp_path / "w", "twice", requeue=requeue)
     wait_until(lambda: (tmp_path / "w" / "attempts").exists())
     cluster.lose()
     thread.join(60)
+    if cluster.kind == "skypilot":
+        assert ended == [{"done": 1.0}] and cluster.created() == 1 and cluster.names() == []
+        return
     assert cluster.created() == requeue + 1 and cluster.names() == []
     if requeue:
         assert ended == [{"done": 1.0}]
@@ -203,8 +228,7 @@ def killed_pipeline(cluster: Cluster, work: Path, do: str, tmp_path: Path) -> No
 import json
 from pathlib import Path
 from pipelines.recipe.launch import Launch
-from tasks import process
-from tasks import kubernetes, ray
+from tasks import {cluster.kind}, process
 from tasks import named_jobs as jobs
 launch = Launch.model_validate(json.loads(Path({str(tmp_path / "section.json")!r}).read_text()))
 cluster = {cluster.kind}.Cluster(launch, launch.stages["rlvr"])

@@ -35,6 +35,8 @@ def read(launch: str, *overrides: str):
             "launch.kubernetes.mount",
             "",
         ),
+        ("{stages: {rlvr: {}}, skypilot: {gpu: H100}}", "launch.skypilot", "kind: skypilot"),
+        ("{stages: {rlvr: {gpus: 8}}, kind: skypilot}", "launch.skypilot.gpu", "by kind"),
         ("{stages: {rlvr: {}}, partition: ''}", "launch.partition", "empty"),
         ("""{stages: {rlvr: {}}, account: "a\\tb"}""", "launch.account", "one line"),
         ("""{stages: {rlvr: {}}, options: ["--comment='x"]}""", "launch.options.0", "quote"),
