@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 IMAGE_BUILDER ?= $(firstword $(foreach each,podman buildah docker,$(shell command -v $(each))))
 IMAGE ?= whetstone
 
-.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-gpu test-vllm test-ecosystem test-mirrors test-ray test-skypilot test-all check install wheel image docs docs-site bench clean
+.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-gpu test-vllm test-ecosystem test-mirrors test-ray test-skypilot test-prefect-kubernetes test-tinker test-all check install wheel image docs docs-site bench clean
 
 run: install
 	$(BIN)/whetstone run recipes/quickstart.yaml
@@ -81,12 +81,30 @@ test-ray: install
 	unshare --net --map-root-user sh -c 'ip link set lo up && \
 	  WHETSTONE_RAY="$(RAY_ENV)/bin/python" $(BIN)/python -m pytest tests/tasks/test_real_ray.py'
 
+# No cluster is asked: prefect-kubernetes makes the Job of a flow run.
+PREFECT_KUBERNETES_ENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/whetstone/prefect-kubernetes
+test-prefect-kubernetes: install
+	test -x "$(PREFECT_KUBERNETES_ENV)/bin/python" || $(BIN)/python -m venv "$(PREFECT_KUBERNETES_ENV)"
+	echo "import site; site.addsitedir('$$($(BIN)/python -c '$(PACKAGES)')')" > \
+	  "$$("$(PREFECT_KUBERNETES_ENV)/bin/python" -c '$(PACKAGES)')/whetstone_beside.pth"
+	"$(PREFECT_KUBERNETES_ENV)/bin/python" -m pip install --quiet "prefect-kubernetes==0.8.0"
+	"$(PREFECT_KUBERNETES_ENV)/bin/python" -m pytest tests/flows/test_deploy_kubernetes.py
+
 # SkyPilot only reads a task file there: no cloud is asked.
 SKYPILOT_ENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/whetstone/skypilot
 test-skypilot: install
 	test -x "$(SKYPILOT_ENV)/bin/python" || $(PYTHON) -m venv "$(SKYPILOT_ENV)"
 	"$(SKYPILOT_ENV)/bin/python" -m pip install --quiet "skypilot==0.14.1"
 	WHETSTONE_SKYPILOT="$(SKYPILOT_ENV)/bin/python" $(BIN)/python -m pytest tests/tasks/test_skypilot.py
+
+# SkyRL's JAX server pins other versions of what we use; only the protocol's client is in our environment. The server starts its engine by uv.
+SKYRL_ENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/whetstone/skyrl
+test-tinker: install
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tinker]"
+	test -x "$(SKYRL_ENV)/bin/python" || $(or $(shell command -v python3.12),$(PYTHON)) -m venv "$(SKYRL_ENV)"
+	"$(SKYRL_ENV)/bin/python" -m pip install --quiet uv
+	"$(SKYRL_ENV)/bin/uv" pip install --quiet --python "$(SKYRL_ENV)/bin/python" "skyrl[tinker,jax]==0.3.0" "jax==0.12.0.1"
+	WHETSTONE_SKYRL="$(SKYRL_ENV)" $(BIN)/python -m pytest -m tinker -s tests/real_tinker
 
 test-all: install
 	$(BIN)/python -m pytest

@@ -20,6 +20,7 @@ from tasks.worker import WORKING_FOLDER
 
 if TYPE_CHECKING:
     from prefect.client.orchestration import SyncPrefectClient
+    from prefect.client.schemas.actions import WorkPoolCreate
 
 POOL = "whetstone"
 KNOWN = "whetstone_deployments"
@@ -34,7 +35,11 @@ class DeployError(UserError):
 
 
 def deploy(
-    file: Path | None = None, gpus: int = 1, unresponsive_after_s: int | None = None, notify_block: str | None = None
+    file: Path | None = None,
+    gpus: int = 1,
+    unresponsive_after_s: int | None = None,
+    notify_block: str | None = None,
+    kubernetes: Path | None = None,
 ) -> None:
     """Make the work pool, the `gpu` limit, every deployment and the automations; safe to repeat.
 
@@ -43,9 +48,10 @@ def deploy(
         gpus: how many stages may compute on a GPU at once, over all machines.
         unresponsive_after_s: seconds without a heartbeat after which the server marks a flow run Crashed; default: 300.
         notify_block: a notification block of Prefect's, `TYPE/NAME`, by which the server itself tells of crashed and failed flow runs.
+        kubernetes: the base job template of a work pool whose flow runs are Jobs of Kubernetes; default: processes of workers.
 
     Raises:
-        DeployError: no server is named, or it refuses.
+        DeployError: no server is named, it refuses, or a file is not there.
         Unreachable: it does not answer.
     """
     environment.prepare()
@@ -56,8 +62,6 @@ def deploy(
         )
     environment.check_reachable()
     from prefect import get_client
-    from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.workers.process import ProcessWorker
 
     from flows import automations
     from tasks.gpu import LIMIT
@@ -69,11 +73,9 @@ def deploy(
             f"--unresponsive-after {unresponsive_after_s}",
             f"at least {least}, three heartbeats; a healthy run would crash.",
         )
+    pool = _pool(kubernetes)
     with get_client(sync_client=True) as client:
         block = automations.block_id(client, notify_block) if notify_block else None
-        template = ProcessWorker.get_default_base_job_template()
-        template["variables"]["properties"]["stream_output"]["default"] = False
-        pool = WorkPoolCreate(name=POOL, type="process", base_job_template=template, description="Whetstone's stages")
         client.create_work_pool(pool, overwrite=True)
         client.upsert_global_concurrency_limit_by_name(LIMIT, gpus)
     print(f"work pool {POOL!r}; concurrency limit {LIMIT!r}: {gpus}", flush=True)
@@ -97,6 +99,30 @@ def deploy(
         told = [automations.tell(client, block)] if block else []
         for name in [*automations.create(client, unresponsive_after_s), *told]:
             print(f"automation {name!r}", flush=True)
+
+
+def _pool(kubernetes: Path | None) -> WorkPoolCreate:
+    """The work pool.
+
+    Raises:
+        DeployError: there is no such file, or it is no base job template.
+    """
+    import yaml
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.workers.process import ProcessWorker
+
+    if kubernetes is None:
+        template = ProcessWorker.get_default_base_job_template()
+        template["variables"]["properties"]["stream_output"]["default"] = False
+        return WorkPoolCreate(name=POOL, type="process", base_job_template=template, description="Whetstone's stages")
+    try:
+        template = yaml.safe_load(kubernetes.read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise DeployError("--kubernetes", f"{kubernetes}: {error}", "Begin with docs/kubernetes-pool.yaml.") from None
+    if not isinstance(template, dict) or not {"job_configuration", "variables"} <= set(template):
+        problem = f"{kubernetes} is no base job template: it has no job_configuration or no variables"
+        raise DeployError("--kubernetes", problem, "Begin with docs/kubernetes-pool.yaml.")
+    return WorkPoolCreate(name=POOL, type="kubernetes", base_job_template=template, description="Whetstone's flow runs")
 
 
 def remove_others(client: SyncPrefectClient, file: Path) -> list[str]:

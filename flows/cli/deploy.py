@@ -26,14 +26,26 @@ def add(parser: argparse.ArgumentParser) -> None:
         metavar="TYPE/NAME",
         help="a notification block of the server (slack-webhook/nightly): it tells of crashed and failed flow runs, even without a worker",
     )
+    parser.add_argument(
+        "--kubernetes",
+        type=Path,
+        metavar="FILE",
+        help="flow runs are Jobs of Kubernetes, by this base job template (docs/kubernetes-pool.yaml), not processes of workers",
+    )
 
 
 def command(arguments: argparse.Namespace) -> int:
     """Create or update them, and print the names of the deployments."""
     from flows import deploy
 
-    deploy.deploy(arguments.file, arguments.gpus, arguments.unresponsive_after, arguments.notify_block)
+    deploy.deploy(
+        arguments.file, arguments.gpus, arguments.unresponsive_after, arguments.notify_block, arguments.kubernetes
+    )
     for name in deploy.names(arguments.file):
         print(f"deployed {name}")
-    print("next, on every machine that should work: whetstone worker")
+    worker = f"prefect worker start --pool {deploy.POOL}" if arguments.kubernetes else "whetstone worker"
+    where = (
+        "beside the cluster, with prefect-kubernetes" if arguments.kubernetes else "on every machine that should work"
+    )
+    print(f"next, {where}: {worker}")
     return 0
