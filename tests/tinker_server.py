@@ -35,7 +35,8 @@ class TinkerServer:
         base: model folder.
         folder: where checkpoints are kept.
         name: what it calls the base model; default: its folder.
-        mean: divide a row's loss by its sum of weights, and gradients by the number of rows, as SkyRL's JAX backend does.
+        mean: divide a row's loss by its sum of weights, and gradients by the number of rows, and leave out that the first token of a
+            prompt has no log-probability, as SkyRL's JAX backend does.
         clips: whether `grad_clip_norm` is heard.
         linear: False for one whose gradients follow the sign of what it is sent.
         key: what requests must carry; "" for nothing.
@@ -266,7 +267,10 @@ class TinkerServer:
             mask = torch.ones_like(every, dtype=torch.bool)
             mask[0, 0] = False
             with torch.no_grad():
-                answer["prompt_logprobs"] = [None, *Policy(network, Sampling()).logp(every, mask).logp[0, 1:].tolist()]
+                scored = Policy(network, Sampling()).logp(every, mask).logp[0, 1:].tolist()
+            answer["prompt_logprobs"] = (
+                scored if self.mean else [None, *scored]
+            )  # as SkyRL's JAX backend does, or the hosted service
         return answer
 
 

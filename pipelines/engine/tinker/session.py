@@ -299,7 +299,13 @@ class Session:
                 client.compute_logprobs(types.ModelInput.from_ints([*row.tokens, row.targets[-1]])) for row in rows
             ]
         every = [self._result(future) for future in futures]
-        return [[float(values[place + 1]) for place in row.places] for values, row in zip(every, rows, strict=True)]
+        # The hosted service gives a first value too, None; SkyRL's JAX server leaves it out.
+        if any(len(values) - len(row.tokens) not in (0, 1) for values, row in zip(every, rows, strict=True)):
+            raise Interrupted("engine", f"{self.settings.url} gives no log-probability for some tokens.")
+        return [
+            [float(values[place + len(values) - len(row.tokens)]) for place in row.places]
+            for values, row in zip(every, rows, strict=True)
+        ]
 
     def download(self, path: str, folder: Path) -> None:
         """Unpack adapters from `save_for_sampler` in peft's format.

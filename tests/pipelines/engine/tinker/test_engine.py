@@ -101,6 +101,15 @@ def test_steps_are_those_of_adamw(tmp_path, base, mean):
     assert max(float((a.detach() - b).abs().max()) for a, b in zip(weights, stepped, strict=True)) < 1e-5
 
 
+@pytest.mark.parametrize("mean", [False, True])
+def test_the_reference_is_the_base_model(tmp_path, base, mean):
+    """Servers give a prompt's log-probabilities with a first value, None, or without it: the places are the same."""
+    with servers.serving(TinkerServer(base, tmp_path / "kept", mean=mean)) as server:
+        own = session(server)
+        assert own.reference_log_probs([ROW], None)[0] == pytest.approx(own.log_probs([ROW])[0], abs=1e-6)
+        own.close()
+
+
 def test_sft_on_the_server_is_sft_here(tmp_path, start, base):
     """The same adapters, data and schedule: the merged weights are equal up to rounding, and the next stage starts there."""
     with servers.serving(TinkerServer(base, tmp_path / "kept", mean=True)) as server:
