@@ -97,13 +97,15 @@ test-skypilot: install
 	"$(SKYPILOT_ENV)/bin/python" -m pip install --quiet "skypilot==0.14.1"
 	WHETSTONE_SKYPILOT="$(SKYPILOT_ENV)/bin/python" $(BIN)/python -m pytest tests/tasks/test_skypilot.py
 
-# SkyRL's JAX server pins other versions of what we use; only the protocol's client is in our environment. The server starts its engine by uv.
+# SkyRL's JAX server pins other versions of what we use, needs Python 3.12, and starts its engine by uv; only the protocol's client is in
+# our environment.
 SKYRL_ENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/whetstone/skyrl
+SKYRL_PYTHON ?= 3.12
 test-tinker: install
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[tinker]"
-	test -x "$(SKYRL_ENV)/bin/python" || $(or $(shell command -v python3.12),$(PYTHON)) -m venv "$(SKYRL_ENV)"
-	"$(SKYRL_ENV)/bin/python" -m pip install --quiet uv
-	"$(SKYRL_ENV)/bin/uv" pip install --quiet --python "$(SKYRL_ENV)/bin/python" "skyrl[tinker,jax]==0.3.0" "jax==0.12.0.1"
+	test -x "$(SKYRL_ENV)/bin/uv" || { $(BIN)/python -m venv "$(SKYRL_ENV)-uv" && "$(SKYRL_ENV)-uv/bin/pip" install --quiet uv && \
+	  "$(SKYRL_ENV)-uv/bin/uv" venv --python "$(SKYRL_PYTHON)" "$(SKYRL_ENV)" && "$(SKYRL_ENV)-uv/bin/uv" pip install --quiet \
+	  --python "$(SKYRL_ENV)/bin/python" uv "skyrl[tinker,jax]==0.3.0" "jax==0.12.0.1" "tinker==0.16.1"; }
 	WHETSTONE_SKYRL="$(SKYRL_ENV)" $(BIN)/python -m pytest -m tinker -s tests/real_tinker
 
 test-all: install
