@@ -121,11 +121,11 @@ def _of_part(problem: Problem) -> dict[str, Any]:
 
 
 def _preferred(problem: Problem, rows: list[Completion], select: Selection, seed: int) -> Iterator[Problem]:
-    """Pairs of completions, or of whole episodes, that a judge decided."""
+    """Pairs of completions, of whole episodes, or of states of episodes, that a judge decided."""
     of_episodes = any(row.get(samples.EPISODE) is not None for row in rows)
     asked = replace(problem, info=_of_part(problem)) if of_episodes else problem
-    for pair in preferred.couples(problem, rows, select, seed):
-        yield _with(asked, pair)
+    for prompt, pair in preferred.couples(problem, rows, select, seed):
+        yield _with(replace(asked, prompt=prompt), pair)
 
 
 def _more_columns(folder: Path, select: Selection) -> list[str]:

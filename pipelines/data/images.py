@@ -6,6 +6,7 @@ Only a model's embedding (`pipelines/engine/vision.py`) turns the ids of their p
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import io
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.base.errors import DataError, ModelError
-from pipelines.data.marks import FIRST_ID, PLACE_BITS, key_of, mark, marked, place_ids, without
+from pipelines.data.marks import FIRST_ID, PLACE_BITS, key_of, mark, marked, parts, place_ids, without
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -326,6 +327,24 @@ def refuse(tokenizer: Any, text: str) -> ModelError:
         f"the data have images ({without(text).strip()[:60]!r}), which {where} cannot be shown: {reason}",
         "Name a model with a vision tower and its processor, or leave the images out (`images: drop` of the source).",
     )
+
+
+def as_content(text: str) -> str | list[dict[str, Any]]:
+    """A message's text as OpenAI's chat protocol has it: parts where it names images, which are sent with it as PNG files.
+
+    Raises:
+        DataError: an image is not known.
+    """
+    if not marked(text):
+        return text
+    content: list[dict[str, Any]] = []
+    for piece, digest in parts(text):
+        if piece.strip():
+            content.append({"type": "text", "text": piece})
+        if digest is not None:
+            url = "data:image/png;base64," + base64.b64encode(IMAGES.png(digest)).decode()
+            content.append({"type": "image_url", "image_url": {"url": url}})
+    return content
 
 
 def _png(image: Image) -> bytes:

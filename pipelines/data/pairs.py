@@ -132,6 +132,15 @@ def labelled_of(problem: Problem) -> Labelled:
     return Labelled(problem.uid, problem.prompt, completion, desirable)
 
 
+def of_state(shown: str) -> list[Message]:
+    """What precedes the empty answer of which a reward model says how good a state is.
+
+    Args:
+        shown: what the environment shows of it.
+    """
+    return [{"role": "user", "content": shown}]
+
+
 def has_pair(problem: Problem) -> bool:
     """Whether a record holds a pair."""
     return all(isinstance(problem.info.get(name), str) for name in TEXTS)

@@ -28,7 +28,8 @@ reward, whether it was cut at the token limit, and where its tokens begin and en
 null where the environment ended the episode, and `last` what the environment showed after the last turn, which the policy was not told."""
 COMPARISONS = "comparisons"
 """Column of a stage that compares stored completions, JSON: `[{"other", "better"}, ...]`. Of each comparison in which this row came first
-the other one's `sample`, and whether this one is the better: true, false, or null where the judge is unsure. Null where there is none."""
+the other one's `sample`, and whether this one is the better: true, false, or null where the judge is unsure. Null where there is none.
+Where it is states that are compared, `turns` has the turn of each of the two after which it was shown."""
 STEPS = "steps"
 """Column of a stage that labels steps, JSON: `[{"text", "correct", "drawn"}, ...]`. Of each step its text and how many of the continuations
 that were drawn and verified from its end are correct; of the last one the completion's own verdict. Null where nothing was sampled."""
@@ -175,6 +176,16 @@ def by_problem(folder: Path, columns: Sequence[str] | None = None) -> Iterator[l
     rows: Iterable[dict[str, Any]] = read(folder, columns)
     for _, group in groupby(rows, key=lambda row: row["uid"]):
         yield list(group)
+
+
+def observations(episode: dict[str, Any]) -> list[str]:
+    """What the environment showed after each turn, the last one too, which the policy was not told.
+
+    Args:
+        episode: as `EPISODE` holds it.
+    """
+    turns = episode["turns"]
+    return [*(turn["reply"] for turn in turns[:-1]), episode.get("last", "")][: len(turns)]
 
 
 def about(folder: Path) -> dict[str, Any]:

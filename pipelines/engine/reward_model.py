@@ -1,6 +1,7 @@
 """A reward model: the policy's decoder with scalar heads, read at an answer's last token.
 
-On disk it is a plain transformers checkpoint for sequence classification with one label, which TRL and transformers read. Where it has
+On disk it is a plain transformers checkpoint for sequence classification with one label, which TRL and transformers read. A model that sees
+has no such class in transformers: its checkpoint is the whole model's, with all heads beside it. Where it has
 several heads they stand beside it in `heads.safetensors`, and the checkpoint's own is their mean (of linear heads: the mean of their
 scores), or the first where only that one is to be used. One that writes a critique and then scores has the language head beside it, in
 `language_head.safetensors`, and one whose scores depend on a user has `users.safetensors`; its plain checkpoint scores for nobody.
@@ -22,9 +23,10 @@ from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
 from pipelines.contract.scorer import Answered, ScoredCritique
+from pipelines.data import marks
 from pipelines.data.chat import completion_text, render_prompt, with_system_prompt
 from pipelines.data.records import Stop
-from pipelines.engine import model_files, models, user_latent
+from pipelines.engine import model_files, models, user_latent, vision
 from pipelines.engine.answers import Answers
 from pipelines.engine.critiques import CritiqueSampler, critique_prompt, language_model
 from pipelines.engine.layout import Layout
@@ -68,14 +70,17 @@ def save(
 
         causal = quantization.merged(causal)
     weight = network.heads.weight.detach()
-    classifier = _classifier(causal, tokenizer.pad_token_id)
-    head = torch.nn.Linear(weight.shape[1], 1, bias=False)
-    with torch.no_grad():
-        head.weight.copy_(plain_head(network, only_first=only_first))
-    classifier.score = head
     folder.mkdir(parents=True, exist_ok=True)
-    classifier.save_pretrained(folder, safe_serialization=True)
-    tokenizer.save_pretrained(folder)
+    if seeing := vision.sees(causal.config):
+        _save_seeing(causal, folder)
+    else:
+        classifier = _classifier(causal, tokenizer.pad_token_id)
+        head = torch.nn.Linear(weight.shape[1], 1, bias=False)
+        with torch.no_grad():
+            head.weight.copy_(plain_head(network, only_first=only_first))
+        classifier.score = head
+        classifier.save_pretrained(folder, safe_serialization=True)
+    models.save_tokenizer(tokenizer, folder)
     from safetensors.torch import save_file
 
     if language_head:
@@ -83,10 +88,19 @@ def save(
         save_file({name: value.cpu().clone().contiguous() for name, value in state.items()}, folder / LANGUAGE_HEAD)
     if network.users is not None and latents is not None:
         user_latent.save(network.users, latents.cpu(), folder / USERS)
-    if len(weight) > 1:
+    if len(weight) > 1 or seeing:
         save_file({"heads": weight.cpu().contiguous()}, folder / HEADS)
     body = {**about, "heads": len(weight), "only_first": only_first, "template": models.template_identity(tokenizer)}
     (folder / ABOUT).write_text(json.dumps(body, indent=1, sort_keys=True))
+
+
+def _save_seeing(causal: Any, folder: Path) -> None:
+    """Write a whole model that sees, under a class that says that it is a reward model."""
+    causal.save_pretrained(folder, safe_serialization=True)
+    body = json.loads((folder / "config.json").read_text())
+    name = str(body["architectures"][0])
+    body["architectures"] = [name[: name.index("For")] + CLASSIFIER if "For" in name else name + CLASSIFIER]
+    (folder / "config.json").write_text(json.dumps(body, indent=2, sort_keys=True) + "\n")
 
 
 def plain_head(network: RewardNetwork, only_first: bool = False) -> Tensor:
@@ -133,10 +147,11 @@ class RewardScorer:
         self.path, self.budget, self.dtype = str(path), budget, model.dtype
         self.tokenizer = models.load_tokenizer(path, model)
         self.template = models.template_identity(self.tokenizer)
-        self.network = _load(path, model, field)
+        self.network = _load(path, model, field, self.tokenizer)
         self.device = models.device()
         self.network.to(self.device)
-        self.decoder = getattr(self.network, self.network.base_model_prefix)
+        seeing = vision.sees(self.network.config)
+        self.decoder = self.network.get_decoder() if seeing else getattr(self.network, self.network.base_model_prefix)
         self.config = self.network.config.get_text_config()
         self.mask_form = MaskForm.of(self.config)
         self.folder = folder = Path(models.local(self.path))
@@ -178,6 +193,9 @@ class RewardScorer:
 
     def _heads(self, folder: Path) -> Tensor:
         """Weights of the heads that score, float32 [heads, hidden]."""
+        if vision.sees(self.network.config):
+            heads = load_file(folder / HEADS)["heads"]
+            return heads[:1] if self.metadata.get("only_first") else heads
         if (folder / HEADS).is_file() and not self.metadata.get("only_first"):
             return load_file(folder / HEADS)["heads"]
         return self.network.score.weight.detach().float()
@@ -349,8 +367,8 @@ class RewardScorer:
         return answers.layouts(self.budget, trees=trees, prefixes=trees and not shared)
 
 
-def _load(path: str | Path, model: Model, field: str) -> Any:
-    from transformers import AutoConfig, AutoModelForSequenceClassification
+def _load(path: str | Path, model: Model, field: str, tokenizer: Any) -> Any:
+    from transformers import AutoConfig, AutoModelForImageTextToText, AutoModelForSequenceClassification
 
     where = models.local(path)
     if Path(where).is_dir():
@@ -361,7 +379,9 @@ def _load(path: str | Path, model: Model, field: str) -> Any:
     ):
         config = AutoConfig.from_pretrained(where, trust_remote_code=model.trust_remote_code)
         check(config, where, field)
-        both: Any = AutoModelForSequenceClassification.from_pretrained(
+        seeing = vision.sees(config)
+        loader: Any = AutoModelForImageTextToText if seeing else AutoModelForSequenceClassification
+        both: Any = loader.from_pretrained(
             where,
             dtype=models.weights_dtype(model),
             attn_implementation=None if model.attention == "auto" else model.attention,
@@ -371,6 +391,8 @@ def _load(path: str | Path, model: Model, field: str) -> Any:
         )
     network, info = both
     model_files.check_loaded(network, info, where)
+    if seeing:
+        network = vision.attach(network, marks.reader_of(tokenizer))
     return network.eval().requires_grad_(False)
 
 
@@ -390,7 +412,12 @@ def check(config: Any, where: str | Path, field: str) -> None:
             f"{where} is no reward model but {architecture}",
             "Name a stage of kind reward_model, or a checkpoint for sequence classification with one label.",
         )
-    if config.num_labels != 1:
+    if vision.sees(config):
+        if not (Path(where) / HEADS).is_file():
+            raise ModelError(
+                field, f"{where} has no {HEADS}, which a reward model that sees has", "Name another checkpoint."
+            )
+    elif config.num_labels != 1:
         raise ModelError(
             field, f"{where} has {config.num_labels} labels, and a reward model has one", "Name another checkpoint."
         )

@@ -1,6 +1,6 @@
 """FrozenLake-v1 of gymnasium as text: cross the ice to the goal, one word a turn.
 
-A..O        A you, O a hole, . ice, G the goal
+A..O        A you, O a hole, . ice, G the goal; X you in a hole, at the end
 .O..        answer with left, down, right or up
 ...G
 
@@ -31,6 +31,7 @@ TILES = {
     "O": _drawn.Tile(_ICE, "disc", (27, 58, 107)),
     "G": _drawn.Tile(_ICE, "square", (40, 160, 60)),
     "A": _drawn.Tile(_ICE, "diamond", (220, 40, 40)),
+    "X": _drawn.Tile(_ICE, "cross", (220, 40, 40)),
     "?": _drawn.Tile((150, 150, 150)),
 }
 
@@ -203,7 +204,7 @@ def picture(rows: list[str], place: tuple[int, int], fog: int | None = None) -> 
     ???
     """
     shown = [["O" if c == "H" else "G" if c == "G" else "." for c in row] for row in rows]
-    shown[place[0]][place[1]] = "A"
+    shown[place[0]][place[1]] = "X" if rows[place[0]][place[1]] == "H" else "A"
     for r, row in enumerate(shown if fog is not None else []):
         for c in range(len(row)):
             if max(abs(r - place[0]), abs(c - place[1])) > (fog or 0):

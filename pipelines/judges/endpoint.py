@@ -11,6 +11,7 @@ from typing import Any
 from pipelines.base.cache import Cache
 from pipelines.base.errors import UserError
 from pipelines.base.project import make_home
+from pipelines.data.images import as_content
 from pipelines.data.records import Message
 from pipelines.judges.client import PATIENCE, Answer, ChatClient
 
@@ -82,9 +83,8 @@ class ChatEndpoint:
         return [_reply(answer) for answer in answers]
 
     def _body(self, messages: list[Message]) -> dict[str, Any]:
-        return {
-            "model": self.model, "messages": messages, "temperature": self.temperature, "max_tokens": self.max_tokens,
-        }  # fmt: skip
+        sent = [{**message, "content": as_content(message["content"])} for message in messages]
+        return {"model": self.model, "messages": sent, "temperature": self.temperature, "max_tokens": self.max_tokens}
 
 
 def _reply(answer: Answer) -> Reply:

@@ -16,6 +16,7 @@ PARTS: dict[str, dict[str, str]] = {
     "environments": {
         "bandit": "pipelines.papers.ragen.bandit",
         "circle_packing": "pipelines.papers.theta_evolve.circle_packing",
+        "closer_states": "pipelines.papers.rl_vlm_f.closer_states",
         "conv_search": "pipelines.papers.convsearch_r1",
         "kuhn_poker": "pipelines.papers.spiral.kuhn_poker",
         "sokoban": "pipelines.papers.ragen.sokoban",
@@ -234,6 +235,7 @@ PARTS: dict[str, dict[str, str]] = {
         "safesearch": "pipelines.papers.safesearch:safesearch",
         "self_certainty": "pipelines.papers.intuitor:self_certainty",
         "semantic": "pipelines.papers.semantic:semantic",
+        "states": "pipelines.papers.rl_vlm_f.states:states",
         "steptool": "pipelines.papers.steptool:steptool",
         "thinkdial": "pipelines.papers.thinkdial:thinkdial",
         "ttrl": "pipelines.papers.ttrl:ttrl",

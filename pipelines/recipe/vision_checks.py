@@ -46,12 +46,6 @@ def check_vision(node: Node) -> None:
             raise RecipeError(
                 f"{node.name}.{field}", f"{reason} (model: it has a vision tower)", "Leave it out for this model."
             )
-    if node.kind.name == "reward_model":
-        raise RecipeError(
-            f"{node.name}",
-            "a reward model here reads text alone, and the recipe's model has a vision tower",
-            "Start it from a language model without one: `model` of a recipe of its own.",
-        )
 
 
 def _check_context(model: Model) -> None:

@@ -8,7 +8,7 @@ import shutil
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pipelines.base.files import write_atomic
 from pipelines.contract.model_settings import Model
@@ -27,6 +27,16 @@ Row = dict[str, Any]
 """Of the samples."""
 
 
+class Shown(NamedTuple):
+    """What a judge is shown of a row."""
+
+    place: int
+    """Of the row."""
+    turn: int
+    """After which it was shown; 0 where it is all of the row."""
+    text: str
+
+
 def compare(
     settings: Sample, model: Model, *, start: str, data: Path, out: Path, report: Report, seed: int
 ) -> dict[str, float]:
@@ -42,7 +52,8 @@ def compare(
 
     Returns:
         the metrics of `summary` (of the stored completions); `comparisons/per_problem`; `comparisons/unsure`, share of them;
-        `comparisons/agreement`, share of those that the judge decides and whose scores differ in which the higher score is the better.
+        `comparisons/agreement`, share of those that the judge decides and whose scores differ in which the higher score is the better
+        (not of `states`, which have no score of their own).
 
     Raises:
         ModelError: the judge cannot be loaded.
@@ -117,7 +128,7 @@ def measures(rows: Iterable[tuple[Row, Sequence[dict[str, Any]]]]) -> dict[str, 
                 total += 1
                 unsure += each["better"] is None
                 scored = (row["score"], scores.get(each["other"]))
-                if each["better"] is None or None in scored or scored[0] == scored[1]:
+                if each["better"] is None or "turns" in each or None in scored or scored[0] == scored[1]:
                     continue
                 differing += 1
                 agreeing += each["better"] == (scored[0] > scored[1])
@@ -145,24 +156,24 @@ def _judge(asked: Comparisons, model: Model, start: str) -> CloserJudge | None:
 
 def _compared(rows: list[Row], asked: Comparisons, judge: CloserJudge | None, seed: int) -> list[list[dict[str, Any]]]:
     """For each row the comparisons in which it comes first, as `samples.COMPARISONS` holds them."""
-    positions: list[tuple[int, int]] = []
-    texts = [_text(row) for row in rows]
-    for uid, group in groupby(range(len(rows)), key=lambda place: rows[place]["uid"]):
-        distinct = {texts[place]: place for place in reversed(list(group)) if texts[place] is not None}
+    couples: list[tuple[Shown, Shown]] = []
+    for uid, group in groupby(enumerate(rows), key=lambda numbered: numbered[1]["uid"]):
+        shown = [each for place, row in group for each in _shown(row, place, asked)]
         draw = random.Random(f"{seed} {uid} comparisons")
-        listed = sorted(distinct.values())
+        listed = sorted({each.text: each for each in reversed(shown)}.values())
         total = len(listed) * (len(listed) - 1) // 2
         for number in draw.sample(range(total), min(total, asked.per_problem)):
             first, second = draw.sample([listed[place] for place in pair_at(number, len(listed))], 2)
-            positions.append((first, second))
+            couples.append((first, second))
     if judge is None:
-        verdicts = [by_score(rows[a]["score"], rows[b]["score"], asked.margin) for a, b in positions]
+        verdicts = [by_score(rows[a.place]["score"], rows[b.place]["score"], asked.margin) for a, b in couples]
     else:
-        pairs_shown: list[Pair] = [(dataset.from_row(rows[a]), str(texts[a]), str(texts[b])) for a, b in positions]
+        pairs_shown: list[Pair] = [(dataset.from_row(rows[a.place]), a.text, b.text) for a, b in couples]
         verdicts = judge.verdicts(pairs_shown)
     compared: list[list[dict[str, Any]]] = [[] for _ in rows]
-    for (first, second), verdict in zip(positions, verdicts, strict=True):
-        compared[first].append({"other": rows[second]["sample"], "better": verdict})
+    for (first, second), verdict in zip(couples, verdicts, strict=True):
+        told = {"other": rows[second.place]["sample"], "better": verdict}
+        compared[first.place].append(told | ({"turns": [first.turn, second.turn]} if asked.states else {}))
     return compared
 
 
@@ -188,6 +199,17 @@ def by_score(first: float | None, second: float | None, margin: float) -> bool |
     if first is None or second is None or abs(first - second) <= margin:
         return None
     return first > second
+
+
+def _shown(row: Row, place: int, asked: Comparisons) -> list[Shown]:
+    """What of a row is compared: all of it, or with `states` what the environment showed after each turn."""
+    if not asked.states:
+        text = _text(row)
+        return [] if text is None else [Shown(place, 0, text)]
+    if row["stop"] == Stop.ERROR.name.lower():
+        return []
+    states = samples.observations(json.loads(row[samples.EPISODE]))
+    return [Shown(place, turn, text) for turn, text in enumerate(states) if text]
 
 
 def _text(row: Row) -> str | None:

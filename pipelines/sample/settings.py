@@ -106,6 +106,8 @@ class Comparisons(Endpoint):
     per_problem: int = Field(4, ge=1, le=1_000_000)
     """Most comparisons a problem, drawn by the seed among all pairs that read differently."""
     margin: float = Field(0.0, ge=0)
+    states: bool = False
+    """Compare what the environment showed after single turns, such as pictures, in place of whole episodes."""
 
     @model_validator(mode="after")
     def _judge(self) -> Comparisons:
@@ -124,6 +126,8 @@ class Comparisons(Endpoint):
             raise ValueError(f"{told[0]} is about a judge, and by: score asks none; leave it out")
         if fault := template.problem_with(self.template, ("first", "second")):
             raise ValueError(f"template: {fault}")
+        if self.by == "score" and self.states:
+            raise ValueError("states have no score of their own; ask a judge, or leave states out")
         if self.template is not None and self.goal:
             raise ValueError("goal stands in the questions that a template replaces; write it into the template")
         return self

@@ -22,6 +22,6 @@ PLANTED = {
     "unread grades are noughts": ("pipelines/sample/run.py", "sum(read) / len(read) if read else None", "sum(read) / asked.samples if read else None", [f"{STAGE}::test_of_several_sampled_grades_the_mean_of_those_that_can_be_read_counts"]),
     "an unsure judge still counts in both orders": ("pipelines/judges/closer.py", "first if second is not None and first is (not second) else None", "first", ["tests/pipelines/judges/test_closer.py::test_in_both_orders_only_verdicts_that_agree_count"]),
     "the second question shows the episodes": ("pipelines/judges/closer.py", "questions.summary(str(texts[place]), goal=self.goal)", "asked[place]", ["tests/pipelines/judges/test_closer.py::test_the_verdict_is_of_the_analysis_alone"]),
-    "a judge is asked about equal episodes": ("pipelines/sample/comparisons.py", "distinct = {texts[place]: place", "distinct = {place: place", ["tests/pipelines/sample/test_comparisons.py::test_scores_decide_and_equal_ones_are_unsure"]),
+    "a judge is asked about equal episodes": ("pipelines/sample/comparisons.py", "sorted({each.text: each for", "sorted({each: each for", ["tests/pipelines/sample/test_comparisons.py::test_scores_decide_and_equal_ones_are_unsure"]),
     "the worse episode is chosen": ("pipelines/curate/preferred.py", 'if each["better"] else', 'if not each["better"] else', ["tests/pipelines/sample/test_comparisons.py::test_what_the_judge_decided_becomes_pairs_of_whole_episodes"]),
 }  # fmt: skip

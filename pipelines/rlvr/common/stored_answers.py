@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pipelines.base.errors import DataError
 from pipelines.data.records import Role, Stop, Trajectory
-from pipelines.data.samples import EPISODE
+from pipelines.data.samples import EPISODE, observations
 from pipelines.environments import key_number
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def stored_episodes(request: RolloutRequest, context: RolloutContext) -> list[Tr
                 turn=turn,
                 turn_state=[key_number(own["state"]) for own in turns],
                 turn_reward=[float(own["reward"]) for own in turns],
-                turn_observation=[*(own["reply"] for own in turns[:-1]), told["last"]][: len(turns)],
+                turn_observation=observations(told),
                 score=completion["score"],
                 correct=completion["correct"],
                 status=completion["status"],

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import itertools
 import sqlite3
 import threading
 
 import judge_server
 import pytest
+from PIL import Image
 
 from pipelines.base.errors import UserError
+from pipelines.data import images
 from pipelines.judges.endpoint import ChatEndpoint, cache_file
 
 
@@ -139,3 +143,14 @@ def test_a_damaged_entry_is_asked_again():
 def test_a_reply_without_text_is_no_answer():
     with judge_server.running(lambda body: None) as judge, pytest.raises(UserError, match="an answer without text"):
         endpoint(judge).ask(ask("a"))
+
+
+def test_images_are_sent_as_parts_of_a_message():
+    mark = images.IMAGES.add(Image.new("RGB", (3, 2), (9, 8, 7)))
+    with judge_server.running(lambda body: "seen") as judge:
+        asked = endpoint(judge).ask([*ask(f"Compare {mark} with {mark}."), *ask("none")])
+        sent = [body["messages"][0]["content"] for body in sorted(judge.bodies, key=lambda body: len(str(body)))]
+    assert [reply.text for reply in asked] == ["seen", "seen"] and sent[0] == "none"
+    assert [part["type"] for part in sent[1]] == ["text", "image_url", "text", "image_url", "text"]
+    data = base64.b64decode(sent[1][1]["image_url"]["url"].removeprefix("data:image/png;base64,"))
+    assert Image.open(io.BytesIO(data)).getpixel((0, 0)) == (9, 8, 7)
