@@ -22,11 +22,23 @@ from pipelines.data import marks
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step, _word_problems
 from pipelines.environments._answered import scored_answer
-from pipelines.tools import Outcome, Spec, Toolbox, calculator, call_text, function, mcp_server, python, search, toolbox
+from pipelines.tools import (
+    Outcome,
+    Spec,
+    Toolbox,
+    calculator,
+    call_text,
+    crop,
+    function,
+    mcp_server,
+    python,
+    search,
+    toolbox,
+)
 from pipelines.verifiers.tool_calls import CLOSE, OPEN, NoCalls, calls
 
 LIBRARIES = ("bm25s", "mcp")
-KINDS = (calculator, function, mcp_server, python, search)
+KINDS = (calculator, crop, function, mcp_server, python, search)
 """Imported by name, so that their code is in the key of every stage that plays episodes."""
 MOST_CALLS = 8
 """Calls of one message that are made."""
@@ -71,7 +83,9 @@ class World:
         try:
             asked = calls(message)
         except NoCalls as error:
-            return self._observed(f"error: {error}", {"malformed": -costs.get("malformed", 0.0)}, _malformed(message))
+            return self._observed(
+                marks.unnamed(f"error: {error}"), {"malformed": -costs.get("malformed", 0.0)}, _malformed(message)
+            )
         performed = [self.box.call(*call) for call in asked[:MOST_CALLS]]
         texts = [call.text for call in performed]
         if len(asked) > MOST_CALLS:
@@ -81,7 +95,6 @@ class World:
         return self._observed("\n".join(texts), parts, [call.body() for call in performed])
 
     def _observed(self, text: str, parts: dict[str, float], performed: list[dict[str, Any]]) -> Step:
-        text = marks.unnamed(text)  # a call may be escaped so that its reply has what the call did not
         self.history.append(text)
         parts = {name: value for name, value in parts.items() if value}
         invalid = any(call["outcome"] != Outcome.OK for call in performed)

@@ -18,6 +18,7 @@ PARTS: dict[str, dict[str, str]] = {
         "circle_packing": "pipelines.papers.theta_evolve.circle_packing",
         "closer_states": "pipelines.papers.rl_vlm_f.closer_states",
         "conv_search": "pipelines.papers.convsearch_r1",
+        "drawn_regions": "pipelines.papers.virl.drawn_regions",
         "kuhn_poker": "pipelines.papers.spiral.kuhn_poker",
         "sokoban": "pipelines.papers.ragen.sokoban",
         "tampering": "pipelines.papers.tampering.environment",
@@ -241,6 +242,7 @@ PARTS: dict[str, dict[str, str]] = {
         "ttrl": "pipelines.papers.ttrl:ttrl",
         "verifree": "pipelines.papers.verifree:verifree_reward",
         "viper": "pipelines.papers.viper:viper",
+        "virl": "pipelines.papers.virl:virl",
     },
     "rlvr.rollout": {
         "absolute_zero": "pipelines.papers.absolute_zero:absolute_zero",

@@ -17,8 +17,9 @@ from functools import cache
 from typing import Any
 
 from pipelines.base.errors import RecipeError, did_you_mean
+from pipelines.data.marks import unnamed
 
-KINDS = ("calculator", "function", "mcp_server", "python", "search")
+KINDS = ("calculator", "crop", "function", "mcp_server", "python", "search")
 """Every kind of tool: a module of this package that defines `tools`."""
 RUNS_CODE = ("function", "mcp_server")
 """Kinds whose spec names code that runs outside the sandbox: a recipe may ask for them, the rows of a file may not."""
@@ -63,6 +64,8 @@ class Tool:
     """
     waits: bool = False
     """A call waits for another process, so that calls of several episodes are worth running side by side."""
+    shows_images: bool = False
+    """Its replies name images; of other tools' replies no text is read as one."""
 
     @property
     def name(self) -> str:
@@ -106,16 +109,18 @@ class Toolbox:
         tool = self.tools.get(name)
         if tool is None:
             known = ", ".join(self.tools) or "none"
-            return Call(name, arguments, Outcome.UNKNOWN_TOOL, f"error: no tool called {name[:60]!r}; there is {known}")
+            told = unnamed(f"error: no tool called {name[:60]!r}; there is {known}")
+            return Call(name, arguments, Outcome.UNKNOWN_TOOL, told)
         refusal = _refusal(json.dumps(tool.schema["function"].get("parameters", {}), sort_keys=True), arguments)
         if refusal:
-            return Call(name, arguments, Outcome.BAD_ARGUMENTS, f"error: {refusal}")
+            return Call(name, arguments, Outcome.BAD_ARGUMENTS, unnamed(f"error: {refusal}"))
         try:
             reply = tool.call(**arguments)
+            reply = reply if tool.shows_images else unnamed(reply)
         except ToolTimeout as error:
-            return Call(name, arguments, Outcome.TIMED_OUT, f"error: {error}")
+            return Call(name, arguments, Outcome.TIMED_OUT, unnamed(f"error: {error}"))
         except ToolError as error:
-            return Call(name, arguments, Outcome.FAILED, f"error: {error}")
+            return Call(name, arguments, Outcome.FAILED, unnamed(f"error: {error}"))
         return Call(name, arguments, Outcome.OK, reply[:MOST_REPLY])
 
 
