@@ -242,7 +242,7 @@ PARTS: dict[str, dict[str, str]] = {
         "ttrl": "pipelines.papers.ttrl:ttrl",
         "verifree": "pipelines.papers.verifree:verifree_reward",
         "viper": "pipelines.papers.viper:viper",
-        "virl": "pipelines.papers.virl:virl",
+        "virl": "pipelines.papers.virl.crops:virl",
     },
     "rlvr.rollout": {
         "absolute_zero": "pipelines.papers.absolute_zero:absolute_zero",

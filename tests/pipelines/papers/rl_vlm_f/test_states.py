@@ -209,3 +209,18 @@ def test_questions_for_a_judge_have_exact_answers():
 def test_the_reward_names_a_reward_model():
     with pytest.raises(RecipeError, match="model"):
         bind("rlvr.reward", {"kind": "states"})
+
+
+def test_a_policy_that_sees_is_trained_by_it(begun, scorer, tmp_path):
+    (folder, _), (member, _) = begun, scorer
+    (tmp_path / "start/sft/out").mkdir(parents=True)
+    (tmp_path / "start/sft/out/model").symlink_to(folder / "model")
+    (tmp_path / "start/data").symlink_to(folder / "problems")
+    made = toys.trainer(
+        tmp_path, tmp_path / "start", vision_models.lake(tmp_path), "rlvr.rollout={kind: multi_turn, max_turns: 2}",
+        "rlvr.steps=1", f'rlvr.reward={{kind: states, model: "{member.path}"}}',
+    )  # fmt: skip
+    made.run()
+    (values,) = [history for _, history in toys.history(tmp_path / "work")]
+    paid = values["reward_component/turn.states"]
+    assert 0 < abs(paid) < 2 and values["reward/mean"] == pytest.approx(paid)

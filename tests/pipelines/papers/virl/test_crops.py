@@ -9,7 +9,7 @@ from scripted import conversation
 
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem
-from pipelines.papers.virl import kinds_of
+from pipelines.papers.virl.crops import kinds_of
 
 UID = "a" * 32
 REGIONS = [[0, 0, 4, 4], [4, 0, 8, 4]]
