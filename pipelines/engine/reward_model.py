@@ -392,7 +392,11 @@ def _load(path: str | Path, model: Model, field: str, tokenizer: Any) -> Any:
     network, info = both
     model_files.check_loaded(network, info, where)
     if seeing:
-        network = vision.attach(network, marks.reader_of(tokenizer))
+        if (reader := marks.reader_of(tokenizer)) is None:
+            raise ModelError(
+                field, f"{where} has no processor for its images", "Copy it from where the model came from."
+            )
+        network = vision.attach(network, reader)
     return network.eval().requires_grad_(False)
 
 
