@@ -5,6 +5,7 @@ As a program it takes the arguments that a served vLLM gets: `python tests/stand
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 import sys
@@ -17,9 +18,12 @@ if __name__ == "__main__":
 
 import torch
 
+from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
+from pipelines.data import marks
+from pipelines.data.images import IMAGES, decoded
 from pipelines.data.records import Stop
-from pipelines.engine import models, server_endpoint
+from pipelines.engine import models, server_endpoint, server_images
 from pipelines.engine.distribution import generator
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server_transfer import ROUTES
@@ -51,6 +55,10 @@ class StandIn(ThreadingHTTPServer):
         """Path → (status, text) of every answer there, or how often the connection ends without one."""
         self.dies_after = None
         """Completion requests until it stops answering."""
+        self.keeps_features, self.features = False, None
+        """Of a model that sees: keep the old tower until told to forget, as vLLM keeps what its tower made of an image; and that tower."""
+        self.sees, self.reader, self.misread = False, None, False
+        """Whether it takes images; what reads them; whether it reads them as other tokens."""
         self.lock, self.sampler = threading.Lock(), None
         threading.Thread(target=self.serve_forever, daemon=True).start()
 
@@ -83,11 +91,46 @@ class StandIn(ThreadingHTTPServer):
     def load(self):
         from transformers import AutoModelForCausalLM
 
+        if self.sees:
+            return self.load_seeing()
         model = AutoModelForCausalLM.from_pretrained(self.weights).eval()
         if self.mixed and self.sampler is not None:  # as vLLM's CPU build with a tied head: new weights, old head
             model.lm_head.weight = torch.nn.Parameter(self.sampler.model.lm_head.weight.detach().clone())
         tokenizer = models.load_tokenizer(self.weights)
         self.sampler = TorchSampler(model, stop=models.stop_ids(model, tokenizer), pad=tokenizer.pad_token_id)
+
+    def load_seeing(self):
+        model = models.load_model(self.weights, Model(path=str(self.weights))).eval()
+        new = [tower.state_dict() for tower in model.eyes.towers()]
+        if self.keeps_features and self.features is not None:
+            for tower, weights in zip(model.eyes.towers(), self.features, strict=True):
+                tower.load_state_dict(weights)
+        self.features = self.features if self.keeps_features and self.features else new
+        tokenizer = models.load_tokenizer(self.weights)
+        self.reader = marks.reader_of(tokenizer)
+        self.sampler = TorchSampler(model, stop=models.stop_ids(model, tokenizer), pad=tokenizer.pad_token_id)
+
+    def generate(self, body):
+        """vLLM's way to take token ids and images."""
+        ids, short = list(body["token_ids"]), self.reader.short()
+        start = 0
+        for part in body[server_images.FIELD]:
+            start = next(i for i in range(start, len(ids)) if ids[i : i + len(short)] == short)
+            file = base64.b64decode(part["url"].partition(",")[2])
+            whole = self.reader.tokens(marks.marked(IMAGES.add(decoded(file)))[0])
+            ids[start : start + len(short)] = whole
+            start += len(whole)
+        choices = self.complete({"model": body["model"], "prompt": ids, **body["sampling_params"]})
+        for choice in choices:
+            if "logprobs" in choice:
+                choice["logprobs"] = {"content": [{"logprob": x} for x in choice["logprobs"]["token_logprobs"]]}
+        read = [self.reader.image_token if token >= marks.FIRST_ID else token for token in ids]
+        entries = choices[0].pop("prompt_logprobs", None)
+        return {
+            "choices": choices,
+            "prompt_token_ids": read[self.misread :] if body["return_token_ids"] else None,
+            "prompt_logprobs": entries,
+        }
 
     def complete(self, body):
         sampler = self.adapters.get(body["model"], self.sampler)
@@ -118,7 +161,8 @@ class StandIn(ThreadingHTTPServer):
     def prompt_logps(self, sampler, tokens):
         with torch.no_grad():
             logp = sampler.model(input_ids=torch.tensor([tokens])).logits[0].log_softmax(-1)
-        return [None] + [{str(token): {"logprob": float(logp[i, token])}} for i, token in enumerate(tokens[1:])]
+        named = [token if token < marks.FIRST_ID else self.reader.image_token for token in tokens]
+        return [None] + [{str(token): {"logprob": float(logp[i, token])}} for i, token in enumerate(named[1:])]
 
 
 class Receiver:
@@ -191,6 +235,9 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(200, {"vllm_config": self.server.about})
         if self.path == "/openapi.json" and self.server.transfer is not None:
             return self.answer(200, {"paths": {route: {} for route in ROUTES}})
+        if self.path == "/openapi.json" and self.server.sees:
+            fields = {"GenerateRequest": {"properties": {server_images.FIELD: {}}}}
+            return self.answer(200, {"paths": {server_images.FORGET: {}}, "components": {"schemas": fields}})
         if self.path == "/is_paused" and self.server.transfer is not None:
             return self.answer(200, {"is_paused": self.server.paused})
         if self.path == "/get_world_size" and self.server.transfer is not None:
@@ -233,6 +280,15 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/reset_prefix_cache":
             server.busy -= 1
             return self.answer(200, {"success": server.busy < 0})
+        if self.path == server_images.FORGET:
+            server.features = None
+            if server.keeps_features:
+                with server.lock, LOADING:
+                    server.load()
+            return self.answer(200, {})
+        if self.path == server_images.ROUTE:
+            with server.lock:
+                return self.answer(200, server.generate(body))
         if self.path != "/v1/completions":
             return self.answer(404, {"error": "no such path"})
         assert not server.paused, "nothing may be asked of a server that is paused"

@@ -55,6 +55,16 @@ def _numbers(tokenizer: Any) -> dict[str, Any]:
     return TEXT | {"vocab_size": len(tokenizer)} | ids
 
 
+def _head() -> int:
+    return int(TEXT["hidden_size"] / TEXT["num_attention_heads"])
+
+
+def _rope(*quarters: int) -> dict[str, Any]:
+    """Of a head's half, quarters that turn with time, height and width."""
+    sections = [quarter * _head() // 8 for quarter in quarters]
+    return {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": sections}
+
+
 def _qwen_images() -> Any:
     from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
@@ -87,13 +97,15 @@ def _qwen2_5_vl() -> tuple[Any, Any, Any, dict[str, Any]]:
     from transformers import Qwen2_5_VLConfig
 
     tokenizer = _family_tokenizer(*QWEN, template=PARTS, written="<|vision_start|><|image_pad|><|vision_end|>")
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+    rope = _rope(1, 1, 2)
     tower = {
         "depth": 2, "hidden_size": 32, "intermediate_size": 64, "num_heads": 4, "out_hidden_size": 32, "patch_size": 4,
         "spatial_merge_size": 2, "temporal_patch_size": 2, "window_size": 16, "fullatt_block_indexes": [1],
     }  # fmt: skip
     config = Qwen2_5_VLConfig(
-        text_config=_numbers(tokenizer) | {"rope_parameters": rope}, vision_config=tower, **_qwen_ids(tokenizer)
+        text_config=_numbers(tokenizer) | {"rope_parameters": rope},
+        vision_config=tower,
+        **_qwen_ids(tokenizer),
     )
     return config, tokenizer, _qwen_images(), {"processor_class": "Qwen2_5_VLProcessor"}
 
@@ -102,14 +114,14 @@ def _qwen3_vl() -> tuple[Any, Any, Any, dict[str, Any]]:
     from transformers import Qwen3VLConfig
 
     tokenizer = _family_tokenizer(*QWEN, template=PARTS, written="<|vision_start|><|image_pad|><|vision_end|>")
-    rope = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]}
+    rope = _rope(2, 1, 1)
     tower = {
         "depth": 3, "hidden_size": 32, "intermediate_size": 64, "num_heads": 4, "out_hidden_size": 32, "patch_size": 4,
         "spatial_merge_size": 2, "temporal_patch_size": 2, "deepstack_visual_indexes": [0, 1],
         "num_position_embeddings": 64,
     }  # fmt: skip
     config = Qwen3VLConfig(
-        text_config=_numbers(tokenizer) | {"rope_parameters": rope, "head_dim": 8},
+        text_config=_numbers(tokenizer) | {"rope_parameters": rope, "head_dim": _head()},
         vision_config=tower,
         **_qwen_ids(tokenizer),
     )

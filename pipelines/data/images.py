@@ -366,6 +366,8 @@ class Reader:
         self.processor, self.written, self.files = processor, written, files
         self.placeholder = written or str(processor.image_token)
         self.image_token = int(processor.tokenizer.convert_tokens_to_ids(str(processor.image_token)))
+        pil, videos = type(processor.image_processor).__name__.endswith("Pil"), hasattr(processor, "video_processor")
+        self.backend = "" if videos else "pil" if pil else "torchvision"
         self._processed: OrderedDict[str, tuple[list[int], dict[str, Any], int]] = OrderedDict()
         self._bytes = 0
 
@@ -383,6 +385,10 @@ class Reader:
     def tokens(self, digest: str) -> list[int]:
         """Token ids of an image in a row, with what its family puts around it."""
         return self._make(digest)[0]
+
+    def short(self) -> list[int]:
+        """Token ids of an image before a processor makes its places of them."""
+        return list(self.processor.tokenizer(self.placeholder, add_special_tokens=False)["input_ids"])
 
     def tensors(self, digest: str) -> dict[str, Any]:
         """What the model's vision tower takes of an image: tensors by name, as its processor makes them of one image."""

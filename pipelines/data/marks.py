@@ -27,11 +27,16 @@ class Reader(Protocol):
 
     image_token: int
     """Id of the family's own token for a place of an image."""
+    backend: str
+    """What makes images smaller or larger, "pil" or "torchvision"; empty where there is no choice, as videos are read too."""
     written: str | None
     """What the chat template writes for an image; None where it knows none, and texts say where one is."""
 
     def tokens(self, digest: str) -> list[int]:
         """Token ids of an image in a row, with what its family puts around it."""
+
+    def short(self) -> list[int]:
+        """Token ids of an image before a processor makes its places of them."""
 
     def tensors(self, digest: str) -> dict[str, Any]:
         """What the model's vision tower takes of an image: tensors by name."""

@@ -26,9 +26,11 @@ import torch
 from pipelines.base.errors import Interrupted
 from pipelines.contract.rollout import Completion
 from pipelines.contract.sampling import Sampling
+from pipelines.data import marks
 from pipelines.data.records import Stop
-from pipelines.engine import parallel, server_endpoint, server_probe, server_transfer
+from pipelines.engine import parallel, server_endpoint, server_images, server_probe, server_transfer
 from pipelines.engine.distinct_prompts import requests
+from pipelines.engine.models import save_tokenizer
 from pipelines.engine.pushed import Pushed, ShardedWeights, WholeWeights
 from pipelines.engine.sampler import TorchSampler
 from pipelines.engine.server_endpoint import Endpoint, Unreachable
@@ -37,6 +39,8 @@ from pipelines.engine.server_process import ServerProcess, visible_cards
 from pipelines.engine.server_transfer import Declined, Transfer
 from pipelines.recipe.server import Server
 
+WITH_IMAGE = " (with an image)"
+"""After a server's name: of the probe that is shown one."""
 AT_ONCE = 64
 """Requests under way per server; it batches them."""
 
@@ -117,6 +121,10 @@ class ServerSampler:
             model: whole, or `ShardedWeights`.
         """
         pushed = model if isinstance(model, ShardedWeights) else WholeWeights(model, self.world)
+        for endpoint in self.endpoints:
+            endpoint.reader = marks.reader_of(tokenizer)
+            if endpoint.process is not None and endpoint.reader is not None:
+                endpoint.process.sees, endpoint.process.images = True, endpoint.reader.backend
         if self.world.rank == 0:
             self._push(pushed, tokenizer)
         if self.world.size > 1:  # where the first process failed, the others wait here until they are ended with it
@@ -148,7 +156,7 @@ class ServerSampler:
                 pushed.model.save_pretrained(building, save_embedding_layers=False)
             else:
                 pushed.write(Path(building))
-                tokenizer.save_pretrained(building)
+                save_tokenizer(tokenizer, Path(building))
             for path in sorted(Path(building).iterdir()):
                 os.replace(path, target / path.name)
         return adapter
@@ -250,8 +258,17 @@ class ServerSampler:
     def _check(self, pushed: Pushed) -> None:
         """Have every server say the fixed sequences' log-probabilities."""
         tokens = server_probe.sequences(pushed.config.get_text_config().vocab_size, self.context)
+        row = server_images.probe(tokens[0], self.endpoints[0].reader, self.context)
+        differences = self._differences(pushed, tokens, "") + (
+            self._differences(pushed, [row], WITH_IMAGE) if row else []
+        )
+        self._living()
+        self.metrics["server/weights_mismatch"] = max(differences)
+
+    def _differences(self, pushed: Pushed, tokens: list[list[int]], about: str) -> list[float]:
+        """Of the servers that answer; each has a probe for each kind of sequences."""
         trainer = pushed.logps(tokens, self.dtype)
-        unknown = {self._coarser(endpoint) for endpoint in self._living() if endpoint.name not in self.probes}
+        unknown = {self._coarser(endpoint) for endpoint in self._living() if endpoint.name + about not in self.probes}
         rounding = server_probe.rounding_of(pushed.logps, tokens) if "bfloat16" in unknown else 0.0
 
         def weights_mismatch(endpoint: Endpoint) -> float | None:
@@ -260,12 +277,11 @@ class ServerSampler:
             except Unreachable as problem:
                 self._drop(endpoint, problem)
                 return None
-            probe = self.probes.setdefault(endpoint.name, Probe(endpoint.name, self._coarser(endpoint), rounding))
+            name = endpoint.name + about
+            probe = self.probes.setdefault(name, Probe(name, self._coarser(endpoint), rounding))
             return probe.judge(trainer, torch.tensor(answer, dtype=torch.float32).flatten())
 
-        differences = [d for d in self._at_once(weights_mismatch, self._living()) if d is not None]
-        self._living()
-        self.metrics["server/weights_mismatch"] = max(differences)
+        return [d for d in self._at_once(weights_mismatch, self._living()) if d is not None]
 
     def _bring_up(self, config: Any) -> None:
         """Start our servers that do not run, take back others that answer again, and examine those that are new."""
@@ -302,7 +318,8 @@ class ServerSampler:
 
     def _examine(self, endpoint: Endpoint, config: Any) -> None:
         """Ask a server that is new what it is; it may still be starting."""
-        self.probes.pop(endpoint.name, None)
+        for about in ("", WITH_IMAGE):
+            self.probes.pop(endpoint.name + about, None)
         self.transfers.pop(endpoint.name, None)
         if not any(endpoint.ready() for _ in server_endpoint.attempts(self._patience())):
             self._drop(endpoint, Unreachable(f"{endpoint.name} does not answer"))

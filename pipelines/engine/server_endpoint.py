@@ -12,7 +12,9 @@ from pipelines.base.errors import Interrupted
 from pipelines.base.project import page
 from pipelines.contract.rollout import Completion
 from pipelines.contract.sampling import Sampling
+from pipelines.data import marks
 from pipelines.data.records import Stop
+from pipelines.engine import server_images
 from pipelines.engine.server_process import EXTENSION, ServerProcess
 from pipelines.recipe.server import Server
 
@@ -60,6 +62,8 @@ class Endpoint:
         """Requests it is working on."""
         self.about: dict[str, Any] | None = None
         """What it says of itself, section by section; empty where it does not say."""
+        self.reader: marks.Reader | None = None
+        """Of a model that sees, what reads its images."""
         self.adapter = ""
         """Name under which it has this step's LoRA adapters; empty where it is sent whole weights."""
         self.client = httpx.Client(
@@ -186,6 +190,8 @@ class Endpoint:
                 f"its CPU kernels do not know attention heads of {head}, and it would end at the first request",
                 f"Heads of {', '.join(map(str, CPU_HEAD_SIZES))} are known.",
             )
+        if self.reader is not None and (why := server_images.refusal(self._get("/openapi.json"))) is not None:
+            self._refuse(f"the model sees images, and {why}", "Start vLLM 0.32 or later with --enable-scale-out.")
         if lora_rank and self.about:
             self._examine_lora(lora_rank)
         elif self.on_cpu and text.tie_word_embeddings and self.reload_method == "reload_weights":
@@ -269,11 +275,13 @@ class Endpoint:
         self.forget_prefixes(patience)
 
     def forget_prefixes(self, patience: tuple[float, ...]) -> None:
-        """Have it forget cached prefixes.
+        """Have it forget cached prefixes, and cached features of images.
 
         Raises:
             Interrupted: it cannot, because somebody else's requests need them.
         """
+        if self.reader is not None:
+            self.post(server_images.FORGET, {}, patience)
         for _ in attempts(patience):
             if self.post("/reset_prefix_cache", {}, patience).get("success", True):  # older servers return no status
                 return
@@ -294,9 +302,9 @@ class Endpoint:
             self.post("/v1/unload_lora_adapter", {"lora_name": before}, patience, as_text=True)
 
     def prompt_logps(self, tokens: list[int], patience: tuple[float, ...]) -> list[float]:
-        """Log-probability of each token but the first, at temperature 1, nats."""
-        body = {"model": self.model, "prompt": tokens, "max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
-        entries = self._choices(body, patience)[0].get("prompt_logprobs")
+        """Log-probability of each token but the first and places of images, at temperature 1, nats."""
+        sampling = {"max_tokens": 1, "temperature": 0, "prompt_logprobs": 0}
+        entries = self._choices(tokens, sampling, patience)[0].get("prompt_logprobs")
         if not isinstance(entries, list) or len(entries) != len(tokens):
             raise Interrupted(
                 "sampler", f"{self.name} returns no prompt_logprobs, by which its weights are checked after every push."
@@ -304,6 +312,7 @@ class Endpoint:
         return [
             float(entry[str(token)]["logprob"]) if entry and str(token) in entry else float("nan")
             for entry, token in zip(entries[1:], tokens[1:], strict=True)
+            if token < marks.FIRST_ID
         ]
 
     def complete(
@@ -325,8 +334,6 @@ class Endpoint:
             stop: token ids that end a completion.
         """
         body: dict[str, Any] = {
-            "model": self.model,
-            "prompt": prompt,
             "n": 1 if sampling.temperature == 0 else count,  # a greedy request may ask for one answer only
             "max_tokens": min(sampling.max_tokens, room),
             "temperature": sampling.temperature,
@@ -338,26 +345,34 @@ class Endpoint:
             "frequency_penalty": 0.0,
             "logprobs": 0,
             "stop_token_ids": stop,
-            "return_token_ids": True,
             "skip_special_tokens": False,
         }
         if self.seeds:
             body["seed"] = seed
-        choices = self._choices(body, patience)
+        choices = self._choices(prompt, body, patience)
         if len(choices) != body["n"]:
             raise Interrupted("sampler", f"the server answered {len(choices)} of {body['n']} completions.")
         return [_read(choice, stop) for choice in choices * (count // len(choices))]
 
-    def _choices(self, body: dict[str, Any], patience: tuple[float, ...]) -> list[dict[str, Any]]:
+    def _choices(
+        self, prompt: list[int], sampling: dict[str, Any], patience: tuple[float, ...]
+    ) -> list[dict[str, Any]]:
         """The completions that a request asks for, in order; at least one."""
-        choices = self.post("/v1/completions", body, patience).get("choices")
+        path, choices = "/v1/completions", None
+        if self.reader is not None and server_images.present(prompt):
+            path = server_images.ROUTE
+            body = {"model": self.model, **server_images.request(prompt, self.reader), "sampling_params": sampling}
+            choices = server_images.choices(self.post(path, body, patience), prompt, self.reader, self.name)
+        else:
+            body = {"model": self.model, "prompt": prompt, "return_token_ids": True, **sampling}
+            choices = self.post(path, body, patience).get("choices")
         known = isinstance(choices, list) and all(
             isinstance(c, dict) and isinstance(c.get("index"), int) for c in choices
         )
         if not known or not choices:
             raise Interrupted(
                 self.field,
-                f"{self.name} answers /v1/completions without a list of `choices`, as a vLLM server would not.",
+                f"{self.name} answers {path} without a list of `choices`, as a vLLM server would not.",
             )
         return sorted(choices, key=lambda choice: int(choice["index"]))
 

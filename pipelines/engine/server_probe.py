@@ -20,6 +20,7 @@ from torch import Tensor
 
 from pipelines.base.errors import StaleWeights
 from pipelines.base.project import page
+from pipelines.data.marks import FIRST_ID
 from pipelines.engine.models import autocast
 
 SEQUENCES = 4
@@ -48,28 +49,32 @@ def sequences(vocabulary: int, context: int) -> list[list[int]]:
 
 
 def trainer_logps(model: Any, tokens: list[list[int]], dtype: str) -> Tensor:
-    """The trainer's log-probability of each token but the first at temperature 1, float32 [N], nats."""
+    """The trainer's log-probability of each token but the first and places of images at temperature 1, float32 [N], nats."""
     device = next(model.parameters()).device
     ids = torch.tensor(tokens, device=device)
     was_training = model.training
     model.eval()
     stored = dict(model.named_parameters())
     weights = stored if dtype != "float32" else {name: weight.float() for name, weight in stored.items()}
+    named: dict[str, Any] = {"input_ids": ids, "use_cache": False}
+    if bool((ids >= FIRST_ID).any()):  # families that see otherwise look for their own tokens of images
+        named["position_ids"] = torch.arange(ids.shape[1], device=device).expand(ids.shape)
     with torch.no_grad(), autocast(dtype, device):
-        logits = torch.func.functional_call(model, weights, kwargs={"input_ids": ids, "use_cache": False}).logits
+        logits = torch.func.functional_call(model, weights, kwargs=named).logits
     model.train(was_training)
     return chosen_logps(logits, ids)
 
 
 def chosen_logps(logits: Tensor, ids: Tensor) -> Tensor:
-    """Log-probability of each token but the first at temperature 1, float32 [N], nats.
+    """Log-probability of each token but the first and places of images at temperature 1, float32 [N], nats.
 
     Args:
         logits: [rows, tokens, vocabulary].
         ids: int64 [rows, tokens].
     """
-    logp = logits[:, :-1].float().log_softmax(-1).gather(2, ids[:, 1:, None])
-    return logp.flatten().cpu()
+    chosen = ids[:, 1:, None]
+    logp = logits[:, :-1].float().log_softmax(-1).gather(2, chosen.masked_fill(chosen >= FIRST_ID, 0))
+    return logp[chosen < FIRST_ID].cpu()
 
 
 def rounding_of(logps: Callable[[list[list[int]], str], Tensor], tokens: list[list[int]]) -> float:

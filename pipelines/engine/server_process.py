@@ -59,6 +59,10 @@ class ServerProcess:
         self.folder = Path(tempfile.mkdtemp(prefix="whetstone-"))  # short: a socket's path has at most 107 bytes
         self.socket = self.folder / "s"
         self.process: subprocess.Popen[bytes] | None = None
+        self.sees = False
+        """Whether it is sent images."""
+        self.images = ""
+        """What makes images smaller or larger, "pil" or "torchvision"; empty for the server's own choice."""
 
     @property
     def command(self) -> list[str]:
@@ -70,6 +74,10 @@ class ServerProcess:
             fixed += ["--enable-lora", "--max-lora-rank", str(most)]
         if self.transfer:
             fixed += [TRANSFER, json.dumps({"backend": whetstone_worker.ENGINE})]
+        if self.sees:
+            fixed += ["--enable-scale-out"]  # the route that takes token ids and images
+        if self.images:
+            fixed += ["--mm-processor-kwargs", json.dumps({"backend": self.images})]
         if not torch.cuda.is_available():
             fixed += ["--no-enable-chunked-prefill"]  # with it, a request's seed ends the CPU build
         return [*self.settings.command, str(self.weights), *fixed, *self.settings.arguments]

@@ -35,10 +35,10 @@ def check_vision(node: Node) -> None:
         return
     _check_context(node.recipe.model)
     settings = node.settings
-    sampler = getattr(settings, "sampler", None)
+    adapters = getattr(settings, "sampler", None) is not None and getattr(settings, "lora", None) is not None
     reasons = {
         "processes": (getattr(settings, "processes", 1) > 1, "weights of a model that sees are not sharded"),
-        "sampler": (sampler is not None, "servers are sent token ids, and no images"),
+        "lora": (adapters, "servers with adapters have not been tried with images"),
         "engine": (getattr(settings, "engine", None) is not None, "remote engines are sent token ids, and no images"),
     }
     for field, (asked, reason) in reasons.items():

@@ -14,6 +14,7 @@ import torch
 import toys
 import yaml
 from safetensors.torch import load_file
+from vllm_served import MARKS, serve, values
 
 from evaluation import run as evaluation
 from pipelines.base.errors import Interrupted, StaleWeights
@@ -29,14 +30,7 @@ from pipelines.recipe.settings import Evaluate
 from pipelines.rlvr.pack import pack
 from pipelines.stage.report import Report
 
-VLLM = os.environ.get("WHETSTONE_VLLM", "")
-pytestmark = [
-    pytest.mark.vllm,
-    pytest.mark.timeout(1500),
-    pytest.mark.skipif(
-        not os.path.exists(VLLM), reason="no vLLM: `make test-vllm` installs one and sets WHETSTONE_VLLM"
-    ),
-]
+pytestmark = MARKS
 
 
 @pytest.fixture(scope="module")
@@ -54,18 +48,9 @@ def recipe(folder):
     return path
 
 
-def serve(servers=1):
-    command = ["env", "VLLM_CPU_KVCACHE_SPACE=1", "HF_HUB_OFFLINE=1", VLLM, "serve"]
-    return {"command": command, "arguments": ["--enforce-eager"], "startup_s": 600, "count": servers}
-
-
 def trainer(folder, wide, *overrides, servers=1):
     where = f"rlvr.sampler={json.dumps({'serve': serve(servers)})}"
     return toys.trainer(folder, wide, recipe(folder), where, "rlvr.optimizer.learning_rate=0.001", *overrides)
-
-
-def values(folder, name):
-    return [b["values"].get(name) for b in toys.spool(folder / "work") if b["kind"] == "metrics"]
 
 
 def test_twenty_steps_whose_mismatch_does_not_grow(tmp_path, wide):

@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,5 +98,26 @@ def register() -> None:
     WeightTransferEngineFactory.register_engine(ENGINE, engine_class())
 
 
+def know_towers() -> None:
+    """Let vLLM load towers of SigLIP and CLIP inside other models under the names that transformers 5 writes.
+
+    Without this, a LLaVA that was saved by transformers 5.23 is not loaded (seen in 0.32.0): `vision_tower.vision_model.` was shortened.
+    """
+    from vllm.model_executor.models.utils import AutoWeightsLoader
+
+    shortened = re.compile(
+        r"^((?:model\.)?vision_tower\.)(?=(?:embeddings|encoder|pre_layrnorm|post_layernorm|head)\.)"
+    )
+    load = AutoWeightsLoader.load_weights
+
+    def load_weights(loader: Any, weights: Any, **settings: Any) -> Any:
+        if hasattr(getattr(loader.module, "vision_tower", None), "vision_model"):
+            weights = ((shortened.sub(r"\1vision_model.", name), tensor) for name, tensor in weights)
+        return load(loader, weights, **settings)
+
+    AutoWeightsLoader.load_weights = load_weights
+
+
 if __name__ == "whetstone_worker":  # in vLLM's processes; ours import the names alone
     register()
+    know_towers()

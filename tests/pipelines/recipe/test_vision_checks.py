@@ -18,7 +18,7 @@ from pipelines.recipe.vision_checks import sees
     [
         (["sft.processes=2"], r"sft\.processes"),
         (["rlvr.processes=2"], r"rlvr\.processes"),
-        (["rlvr.sampler.serve=true"], r"rlvr\.sampler"),
+        (["rlvr.sampler.serve=true", "rlvr.lora={rank: 4}"], r"rlvr\.lora"),
     ],
 )
 def test_a_model_that_sees_is_refused_what_has_no_way_for_images(tmp_path, overrides, field):
@@ -34,6 +34,7 @@ def test_an_image_fits_into_the_context(tmp_path):
 def test_a_model_that_reads_text_is_not(tmp_path):
     check(read_recipe(toys.recipe(tmp_path), ["sft.processes=2"]))
     check(read_recipe(vision_models.recipe(tmp_path)))
+    check(read_recipe(vision_models.recipe(tmp_path), ["rlvr.sampler.serve=true"]))
 
 
 def test_a_folder_sees_where_it_has_a_tower_and_its_processor(tmp_path):
