@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -33,17 +34,27 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
 
         for url, files in job["remote"].items():
             remote.pin(url, files)
-    metrics = run(
-        Curate.model_validate(job["settings"]["curate"]),
-        Model.model_validate(job["settings"]["model"]),
-        out=folder / "out",
-        report=report,
-        seed=job["seed"],
-        benchmark_texts=texts,
-        solver=Path(job["inputs"][job["solver"]]) / "model" if "solver" in job else None,
-        samples={number: Path(job["inputs"][label]) for number, label in enumerate(job.get("samples") or []) if label},
-        ranks=ranks,
-    )
+    curate = Curate.model_validate(job["settings"]["curate"])
+    with contextlib.ExitStack() as stack:
+        workers = None
+        if curate.dask is not None:
+            from pipelines.curate.workers import Workers  # most stages have none
+
+            workers = stack.enter_context(Workers(curate.dask, job, folder))
+        metrics = run(
+            curate,
+            Model.model_validate(job["settings"]["model"]),
+            out=folder / "out",
+            report=report,
+            seed=job["seed"],
+            benchmark_texts=texts,
+            solver=Path(job["inputs"][job["solver"]]) / "model" if "solver" in job else None,
+            samples={
+                number: Path(job["inputs"][label]) for number, label in enumerate(job.get("samples") or []) if label
+            },
+            ranks=ranks,
+            workers=workers,
+        )
     if ranks is not None:
         ranks.end()
     report.close()

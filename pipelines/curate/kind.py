@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
+import socket
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -10,6 +13,7 @@ from pipelines.base import plugins
 from pipelines.base.errors import DataError, RecipeError, did_you_mean
 from pipelines.recipe.model_path import PATHS, is_stage_name
 from pipelines.recipe.resolve import resolve
+from pipelines.recipe.server import Dask
 from pipelines.recipe.settings import Curate, Source
 from pipelines.recipe.source import OF_ROWS, SELF_SUPERVISED
 from pipelines.recipe.stage_checks import (
@@ -166,7 +170,9 @@ class CurateKind(Kind):
         return [*super().imports(node), *generators]
 
     def check(self, node: Node) -> None:
-        """Files are there, verifiers exist."""
+        """Files are there, verifiers exist, and so does Dask where it is named."""
+        if node.settings.dask is not None:
+            _check_dask(node.settings.dask)
         for number, source in enumerate(node.settings.sources):
             field = f"curate.sources.{number}"
             if source.kind == "file" and not source.elsewhere:
@@ -183,6 +189,23 @@ class CurateKind(Kind):
                 if source.verifier not in verifiers.known():
                     hint = did_you_mean(source.verifier, verifiers.known())
                     raise RecipeError(f"{field}.verifier", f"unknown verifier {source.verifier!r}", hint)
+
+
+def _check_dask(dask: Dask) -> None:
+    if importlib.util.find_spec("distributed") is None:
+        raise RecipeError("curate.dask", "Dask is not installed", "pip install distributed, or leave the field out.")
+    if dask.address is None:
+        return
+    place = re.fullmatch(r"(tcp|tls)://\[?([^\[\]]+)\]?:(\d+)", dask.address)
+    if place is None:
+        raise RecipeError(
+            "curate.dask.address", f"{dask.address!r} is no address", "Write tcp://HOST:PORT or tls://HOST:PORT."
+        )
+    try:
+        socket.create_connection((place[2], int(place[3])), timeout=5).close()
+    except (OSError, OverflowError) as error:
+        fix = "Start `dask scheduler` there, and `dask worker` on each machine; or leave the field out."
+        raise RecipeError("curate.dask.address", f"nothing answers at {dask.address} ({error})", fix) from error
 
 
 def _check_self_supervised(name: str, field: str) -> None:

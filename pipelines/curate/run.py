@@ -17,27 +17,28 @@ from pipelines.base.errors import DataError
 from pipelines.contract.model_settings import Model
 from pipelines.curate import card, control, offered, sources
 from pipelines.curate.answered import has_answers
-from pipelines.curate.cells import DIVIDED, ORIGIN, TEXTS, Cells, text_key
+from pipelines.curate.by_row import Bounds, Reader, Record, prompt_text
+from pipelines.curate.cells import DIVIDED, ORIGIN, TEXTS
 from pipelines.curate.formats import Row
-from pipelines.curate.mapping import to_problem
-from pipelines.curate.similar import Contamination, MinHash, exact_key, near_duplicates, shingles
+from pipelines.curate.similar import Contamination, band_keys, exact_key, near_duplicates, shingles
 from pipelines.curate.values import RowError
-from pipelines.data import chat, marks, pairs
+from pipelines.data import marks
 from pipelines.data import samples as sampled
-from pipelines.data.control import rendered_mark
-from pipelines.data.dataset import Writer, from_row, iter_problems
-from pipelines.data.pairs import PARTS, REJECTED_PROMPT
+from pipelines.data.dataset import Writer, iter_problems
+from pipelines.data.pairs import PARTS
 from pipelines.data.records import RAW_TEXT, Message, Problem
 from pipelines.data.steps import STEPS
-from pipelines.data.template import PLAIN_TEMPLATE, TOOLS_TEMPLATE
 from pipelines.engine import models
 from pipelines.recipe.settings import Curate, NearDuplicates, Source
 from pipelines.stage.report import Report
 
 if TYPE_CHECKING:
     from pipelines.curate.perceptual import Pictures
+    from pipelines.curate.workers import Workers
     from pipelines.engine.ranks import Ranks
 
+BANDED_ROWS = 1024
+"""Signatures that wait until the keys of their bands are computed together."""
 Texts = Callable[[], Iterable[tuple[str, str]]]
 """(task, question) pairs of the benchmarks that the recipe evaluates."""
 
@@ -53,6 +54,7 @@ def run(
     samples: Mapping[int, Path] | None = None,
     solver: Path | None = None,
     ranks: Ranks | None = None,
+    workers: Workers | None = None,
 ) -> dict[str, float]:
     """Write `<split>.parquet` and `data.json`, and into `report/` `card.md`, `card.json`, `dropped.jsonl`, `quarantine.jsonl`.
 
@@ -62,6 +64,7 @@ def run(
         samples: index of a source of kind stage → that stage's artifact.
         solver: folder of the model that difficulty is measured with, where a stage made it.
         ranks: the stage's processes, of which this is the first; default: it is the only one.
+        workers: processes that work on rows for this one; default: none.
 
     Raises:
         DataError: a source cannot be read, or nothing is left.
@@ -80,10 +83,10 @@ def run(
             leaks = Contamination(ngram, asked)
     samples = samples or {}
     _fetch(curate, report)
-    kept = _first_pass(curate, work, counts, leaks, report, samples)
+    kept = _first_pass(curate, work, counts, leaks, report, samples, workers)
     repeats = _repeats(curate, work, kept)
     tokenizer = _tokenizer(model, work, out, samples)
-    splits = _second_pass(curate, work, out, counts, repeats, kept.origins, tokenizer, report)
+    splits = _second_pass(curate, work, out, counts, repeats, kept.origins, tokenizer, report, workers)
     work.unlink()
     pictured = _write_images(out)
     if curate.difficulty is not None:
@@ -133,19 +136,6 @@ def _fetch(curate: Curate, report: Report) -> None:
             fetched.fetch(source, show)
 
 
-def question_text(problem: Problem) -> str:
-    """What the user says."""
-    return "\n".join(m["content"] for m in problem.prompt if m["role"] == "user")
-
-
-def prompt_text(problem: Problem) -> str:
-    """What the repeat and leak filters compare: the user's and system's words, or the raw text."""
-    if problem.raw_text is not None:
-        return problem.raw_text
-    asked = [*problem.prompt, *problem.info.get(REJECTED_PROMPT, ())]
-    return "\n".join(m["content"] for m in asked if m["role"] != "assistant")
-
-
 class _Alike:
     """Whether the problems of a source all ask the same, though they have different answers."""
 
@@ -186,13 +176,15 @@ class _Kept:
     """What is remembered of the rows kept so far: flat arrays and hashes, so that a row costs some hundred bytes."""
 
     def __init__(self, near: NearDuplicates | None) -> None:
-        self.near, self.minhash = near, MinHash(near.permutations) if near else None
+        self.near = near
         self.pictures: Pictures | None = None
         self.prompts: set[int] = set()
         self.uids: set[int] = set()
         self.origins = array("I")
-        self._signatures = bytearray()
-        self._answers = array("Q")
+        self._keys = bytearray()
+        self._bands = 1
+        self._signatures: list[bytes] = []
+        self._answers: list[int] = []
 
     def first_with_prompt(self, key: int) -> bool:
         """Whether no row before had the prompt; from now on one has."""
@@ -208,13 +200,27 @@ class _Kept:
             raise RowError("uid", "another row has the same uid", repr(uid))
         self.uids.add(key)
 
-    def add(self, problem: Problem, text: str, origin: int) -> None:
-        """Remember source number, and signature and answer where near repeats are looked for."""
+    def add(self, record: Record, origin: int) -> None:
+        """Remember source number, and what near repeats are found by where they are looked for."""
         self.origins.append(origin)
-        if self.near is not None and self.minhash is not None:
-            shown = self._shown(text) if marks.PLACE in text else ""
-            self._signatures += self.minhash(shingles(marks.MARK.sub(" ", text), self.near.shingle)).tobytes()
-            self._answers.append(exact_key(problem.answer + text_key(problem) + shown))
+        if self.near is not None:
+            self._signatures.append(record.signature)
+            self._answers.append(record.answer)
+            if len(self._answers) == BANDED_ROWS:
+                self._band(self.near)
+
+    def _band(self, near: NearDuplicates) -> None:
+        """Of signatures only the keys of their bands are kept."""
+        signatures = np.frombuffer(b"".join(self._signatures), np.uint32).reshape(-1, near.permutations)
+        keys = band_keys(signatures, np.array(self._answers, np.uint64), near.threshold)
+        self._bands = keys.shape[1]
+        self._keys += keys.tobytes()
+        self._signatures, self._answers = [], []
+
+    def shown(self, problem: Problem) -> str:
+        """Equal for records with the same pictures, where near repeats are looked for."""
+        text = prompt_text(problem)
+        return self._shown(text) if self.near is not None and marks.PLACE in text else ""
 
     def _shown(self, text: str) -> str:
         """Equal for texts with the same pictures."""
@@ -223,14 +229,11 @@ class _Kept:
         self.pictures = self.pictures or Pictures(near=self.near is not None and self.near.images == "near")
         return self.pictures.key(text)
 
-    def signatures(self) -> np.ndarray:
-        """uint32 [kept rows, permutations]."""
-        permutations = len(self.minhash.a) if self.minhash is not None else 1
-        return np.frombuffer(self._signatures, dtype=np.uint32).reshape(-1, permutations)
-
-    def answers(self) -> np.ndarray:
-        """uint64 [kept rows]: equal for equal answers."""
-        return np.frombuffer(self._answers, dtype=np.uint64)
+    def keys(self) -> np.ndarray:
+        """uint64 [kept rows, bands]."""
+        if self._answers and self.near is not None:
+            self._band(self.near)
+        return np.frombuffer(self._keys, np.uint64).reshape(-1, self._bands)
 
 
 def _first_pass(
@@ -240,6 +243,7 @@ def _first_pass(
     leaks: Contamination | None,
     report: Report,
     samples: Mapping[int, Path],
+    workers: Workers | None,
 ) -> _Kept:
     """Map every row, drop exact repeats and leaks; return what the later passes need of the rows kept."""
     kept = _Kept(curate.near_duplicates)
@@ -249,31 +253,32 @@ def _first_pass(
         label = source.label
         controls: list[Problem] = []
         alike = _Alike()
-        answered = has_answers(source)
-        for row in sources.rows(source, samples.get(origin), work.with_suffix(".images")):
+        reader = Reader(curate, source, answered=has_answers(source), leaks=leaks)
+        read = sources.rows(source, samples.get(origin), work.with_suffix(".images"))
+        for row, record in workers.map(reader, read) if workers else ((row, reader.record(row)) for row in read):
             counts.count_read(label, source.licence)
             report.progress(counts.read, max(counts.read + 1, expected), "reading", unit="row")
             try:
-                cells = _cells(row)
-                problem = _problem(cells, source, curate.self_check, answered)
-                text = prompt_text(problem)
+                if isinstance(record, RowError):
+                    raise record
+                problem = record.problem
                 alike.add(problem)
-                if not kept.first_with_prompt(exact_key(text + text_key(problem))):
+                if not kept.first_with_prompt(record.key):
                     counts.drop("exact_duplicate", problem, "the same prompt came earlier")
                     continue
                 kept.claim_uid(problem.uid)
             except RowError as error:
                 counts.quarantine(label, row, error)
                 continue
-            # A benchmark's question comes without the system message that this recipe may put before it.
-            leak = (leaks.hit(text) or leaks.hit(question_text(problem))) if leaks else None
-            if leak:
-                of_pictures = " or shows its picture" if marks.PLACE in text else ""
-                counts.drop("contaminated", problem, f"overlaps with a question of {leak}{of_pictures}")
+            if not record.compared:
+                reader.compare(record, kept.shown)
+            if record.leak:
+                of_pictures = " or shows its picture" if marks.PLACE in prompt_text(problem) else ""
+                counts.drop("contaminated", problem, f"overlaps with a question of {record.leak}{of_pictures}")
                 continue
             writer.add(problem)
-            counts.count_record(label, cells.extra, cells.lost)
-            kept.add(problem, text, origin)
+            counts.count_record(label, record.extra, record.lost)
+            kept.add(record, origin)
             if len(controls) < control.ROWS and problem.raw_text is None:
                 controls.append(problem)
         if source.kind not in ("environment", "stage"):
@@ -284,20 +289,6 @@ def _first_pass(
     if counts.read == 0:
         raise DataError("curate.sources", "the sources hold no rows.")
     return kept
-
-
-def _problem(cells: Cells, source: Source, self_check: bool, answered: bool) -> Problem:
-    """The record of a row; those of a sample stage were checked when its problems were curated."""
-    if source.kind == "stage":
-        return from_row(cells)
-    return to_problem(cells, source, self_check=self_check, answered=answered)
-
-
-def _cells(row: Row) -> Cells:
-    """The columns of a row that could be read; otherwise RowError says why not."""
-    if row.columns is None:
-        raise row.error or RowError("row", "could not be read")
-    return Cells(row.columns)
 
 
 def _repeats(curate: Curate, work: Path, kept: _Kept) -> dict[int, int]:
@@ -314,7 +305,7 @@ def _repeats(curate: Curate, work: Path, kept: _Kept) -> dict[int, int]:
             if number in wanted
         }
 
-    repeats = near_duplicates(kept.signatures(), kept.answers(), near.threshold, shingles_of)
+    repeats = near_duplicates(kept.keys(), near.threshold, shingles_of)
     return {row: earlier for row, earlier in repeats.items() if curate.sources[kept.origins[row]].kind != "stage"}
 
 
@@ -388,31 +379,30 @@ def _second_pass(
     origins: array[int],
     tokenizer: Any,
     report: Report,
+    workers: Workers | None,
 ) -> dict[str, int]:
     """Near repeats, length bands, splits: one Parquet file each."""
     writers = {name: Writer(out / f"{name}.parquet", curate.batch_rows) for name in curate.splits}
     rows = pq.ParquetFile(work).metadata.num_rows
-    renders = _must_render(curate, tokenizer)
-    for number, problem in enumerate(iter_problems(work, curate.batch_rows)):
+    bounds = Bounds(curate, tokenizer)
+    read = iter_problems(work, curate.batch_rows)
+    measured = (
+        workers.map(bounds, read)
+        if workers and bounds.travels
+        else ((problem, bounds.fault(problem)) for problem in read)
+    )
+    for number, (problem, fault) in enumerate(measured):
         report.progress(number + 1, rows, "filtering", unit="row")
         if number in repeats:
             counts.drop("near_duplicate", problem, f"repeats row {repeats[number]} of those kept")
             continue
         source = curate.sources[origins[number]]
-        try:
-            _check_plain(problem, tokenizer)
-            reason = _outside_length(curate, problem, tokenizer, renders)
-        except (chat.TemplateRefusal, RowError) as error:
-            refusal = (
-                error
-                if isinstance(error, RowError)
-                else RowError("prompt", "the model's chat template refuses it", str(error)[:200])
-            )
+        if isinstance(fault, RowError):
             columns = {"uid": problem.uid, "prompt": problem.prompt}
-            counts.quarantine(source.label, Row("kept rows", number + 1, columns), refusal)
+            counts.quarantine(source.label, Row("kept rows", number + 1, columns), fault)
             continue
-        if reason:
-            counts.drop("length", problem, reason)
+        if fault:
+            counts.drop("length", problem, fault)
             continue
         allowed = source.splits or list(curate.splits)
         origin_uid = str(problem.info.get(ORIGIN, problem.uid))  # a problem's completions go to one split
@@ -424,42 +414,3 @@ def _second_pass(
     for writer in writers.values():
         writer.close()
     return {name: writer.count for name, writer in writers.items()}
-
-
-def _must_render(curate: Curate, tokenizer: Any) -> bool:
-    """Whether prompts have to go through the chat template: to be counted, or because it may refuse some or not show all of them."""
-    bounded = curate.max_prompt_tokens is not None or curate.min_prompt_tokens > 1
-    return bounded or tokenizer.chat_template not in (PLAIN_TEMPLATE, TOOLS_TEMPLATE)
-
-
-def _check_plain(problem: Problem, tokenizer: Any) -> None:
-    """Messages are texts, not what a chat template has made of them.
-
-    Raises:
-        RowError: one begins or ends with a control token of the model.
-    """
-    texts = [("prompt", message["content"]) for message in problem.prompt]
-    named = ("solution", *pairs.TEXTS, pairs.COMPLETION)
-    texts += [(name, str(problem.info[name])) for name in named if problem.info.get(name)]
-    for field, text in texts:
-        mark = rendered_mark(tokenizer, text)
-        if mark is not None:
-            fix = f"{mark!r}; give messages with role and content, and answers without an end token"
-            raise RowError(field, "it begins or ends with a control token, as a rendered conversation does", fix)
-
-
-def _outside_length(curate: Curate, problem: Problem, tokenizer: Any, renders: bool) -> str | None:
-    """Why the record is too short or too long, None where it is not.
-
-    Raises:
-        TemplateRefusal: the chat template refuses the conversation.
-    """
-    if renders and problem.raw_text is None:
-        tokens = len(chat.render_prompt(tokenizer, problem.prompt, problem.tools))
-        if tokens < curate.min_prompt_tokens or tokens > (curate.max_prompt_tokens or tokens):
-            return f"the prompt has {tokens} tokens"
-    if curate.max_solution_tokens is not None and problem.info.get("solution"):
-        tokens = len(tokenizer(problem.info["solution"], add_special_tokens=False)["input_ids"])
-        if tokens > curate.max_solution_tokens:
-            return f"the solution has {tokens} tokens"
-    return None

@@ -1,14 +1,13 @@
 """Texts that are (nearly) the same: exact keys, MinHash with banding, n-gram overlap with benchmarks.
 
-Signatures live in one integer array and buckets are found by sorting, so a million rows need about
-a gigabyte where a hash table of Python objects would need several.
+Of a row's signature only the keys of its bands are kept, in one integer array, and buckets are found by sorting.
 """
 
 from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import numpy as np
 import xxhash
@@ -32,16 +31,17 @@ def pieces(text: str) -> list[str]:
     """
     listed: list[str] = []
     for line in text.lower().splitlines():
-        if not _mostly_symbols(line):
-            listed += words(line)
-        elif visible := line.split():
+        of_line, visible = _WORD.findall(line), line.split()
+        if _mostly_words(of_line, visible):
+            listed += of_line
+        elif visible:
             listed.append(" ".join(visible))
     return listed
 
 
-def _mostly_symbols(text: str) -> bool:
-    """Whether at most half of the visible characters are those of words."""
-    return 2 * sum(map(len, words(text))) <= sum(map(len, text.split()))
+def _mostly_words(listed: list[str], visible: list[str]) -> bool:
+    """Whether more than half of the visible characters are those of words."""
+    return 2 * sum(map(len, listed)) > sum(map(len, visible))
 
 
 def whole_key(text: str) -> int:
@@ -50,9 +50,13 @@ def whole_key(text: str) -> int:
     >>> whole_key("What is 7 + 1?") == whole_key("what is 7 + 1"), whole_key("A..\\n.G.") == whole_key("A..\\n..G")
     (True, False)
     """
-    if _mostly_symbols(text):
+    return _whole_key(text, pieces(text))
+
+
+def _whole_key(text: str, text_pieces: list[str]) -> int:
+    if not _mostly_words(words(text), text.split()):
         return exact_key(text)
-    return xxhash.xxh3_64_intdigest(" ".join(pieces(text)).encode())
+    return xxhash.xxh3_64_intdigest(" ".join(text_pieces).encode())
 
 
 def exact_key(text: str) -> int:
@@ -106,18 +110,30 @@ def bands(threshold: float, permutations: int) -> tuple[int, int]:
     return choice
 
 
-def candidate_pairs(signatures: np.ndarray, answers: np.ndarray, threshold: float) -> np.ndarray:
-    """Pairs (earlier, later) that agree in some band and in the answer: int64 [P, 2], unique.
+def band_keys(signatures: np.ndarray, answers: np.ndarray, threshold: float) -> np.ndarray:
+    """For each band a key that rows share which agree in it and in the answer: uint64 [N, bands].
+
+    Args:
+        signatures: uint32 [N, permutations].
+        answers: uint64 [N], equal for equal answers.
+        threshold: smallest Jaccard similarity that counts as a repeat.
+    """
+    count, rows = bands(threshold, signatures.shape[1])
+    banded = signatures[:, : count * rows].reshape(-1, count, rows).astype(np.uint64)
+    keys = np.repeat(answers.astype(np.uint64)[:, None], count, 1)
+    for column in range(rows):
+        keys = (keys ^ banded[:, :, column]) * _MULTIPLIER
+        keys ^= keys >> np.uint64(29)
+    return keys
+
+
+def candidate_pairs(keys: np.ndarray) -> np.ndarray:
+    """Pairs (earlier, later) of rows that have a key of `band_keys` in common: int64 [P, 2], unique.
 
     In a bucket every row is paired with the bucket's first, so a bucket of n gives n - 1 pairs.
     """
-    count, rows = bands(threshold, signatures.shape[1])
     pairs_by_band = []
-    for band in range(count):
-        key = answers.astype(np.uint64).copy()
-        for column in range(band * rows, (band + 1) * rows):
-            key = (key ^ signatures[:, column].astype(np.uint64)) * _MULTIPLIER
-            key ^= key >> np.uint64(29)
+    for key in keys.T:
         order = np.argsort(key, kind="stable")
         same = key[order][1:] == key[order][:-1]
         starts = np.concatenate([[True], ~same])
@@ -128,10 +144,7 @@ def candidate_pairs(signatures: np.ndarray, answers: np.ndarray, threshold: floa
 
 
 def near_duplicates(
-    signatures: np.ndarray,
-    answers: np.ndarray,
-    threshold: float,
-    shingles_of: Callable[[np.ndarray], dict[int, np.ndarray]],
+    keys: np.ndarray, threshold: float, shingles_of: Callable[[np.ndarray], dict[int, np.ndarray]]
 ) -> dict[int, int]:
     """Row → the earlier row it repeats, by exact Jaccard similarity of the candidates' shingles.
 
@@ -139,12 +152,11 @@ def near_duplicates(
     their answer. So only rows with equal answers are compared.
 
     Args:
-        signatures: uint32 [N, permutations].
-        answers: uint64 [N], equal for equal answers.
+        keys: `band_keys` of all rows.
         threshold: smallest Jaccard similarity that counts as a repeat.
         shingles_of: shingle arrays of the rows asked for.
     """
-    pairs = candidate_pairs(signatures, answers, threshold)
+    pairs = candidate_pairs(keys)
     if len(pairs) == 0:
         return {}
     sets = shingles_of(np.unique(pairs))
@@ -169,6 +181,8 @@ class Contamination:
     def __init__(self, ngram: int, texts: Iterable[tuple[str, str]]) -> None:
         self.ngram = ngram
         self.grams: dict[int, str] = {}
+        self.vocabulary: set[str] = set()
+        """The pieces of all questions: only of these a run can be made."""
         self.whole_texts: dict[int, str] = {}
         self.texts = 0
         gram_counts: dict[str, Counter[int]] = {}
@@ -176,21 +190,28 @@ class Contamination:
         for task, text in texts:
             self.texts += 1
             questions[task] += 1
-            self.whole_texts[whole_key(text)] = task
-            gram_counts.setdefault(task, Counter()).update(set(self._grams(pieces(text))))
+            listed = pieces(text)
+            self.whole_texts[_whole_key(text, listed)] = task
+            self.vocabulary.update(listed)
+            gram_counts.setdefault(task, Counter()).update(set(self._grams(listed)))
         for task, counts in gram_counts.items():
             most_questions = max(1, questions[task] // 20) if questions[task] >= 20 else questions[task]
             self.grams |= {gram: task for gram, n in counts.items() if n <= most_questions}
 
-    def _grams(self, text_pieces: list[str]) -> list[int]:
+    def _grams(self, text_pieces: list[str]) -> Iterator[int]:
         n = self.ngram
-        return [
-            xxhash.xxh3_64_intdigest(" ".join(text_pieces[i : i + n]).encode()) for i in range(len(text_pieces) - n + 1)
-        ]
+        for i in range(len(text_pieces) - n + 1):
+            yield xxhash.xxh3_64_intdigest(" ".join(text_pieces[i : i + n]).encode())
 
     def hit(self, text: str) -> str | None:
         """The task that holds the overlap, or None."""
-        task = self.whole_texts.get(whole_key(text))
+        listed = pieces(text)
+        task = self.whole_texts.get(_whole_key(text, listed))
         if task is not None:
             return task
-        return next((self.grams[g] for g in self._grams(pieces(text)) if g in self.grams), None)
+        known = "".join("1" if piece in self.vocabulary else "0" for piece in listed)
+        for run in re.finditer(f"1{{{self.ngram},}}", known):  # a word that no question has parts two runs
+            for gram in self._grams(listed[run.start() : run.end()]):
+                if gram in self.grams:
+                    return self.grams[gram]
+        return None

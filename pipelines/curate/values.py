@@ -38,6 +38,9 @@ class RowError(ValueError):
         super().__init__(f"{field}: {reason}" + (f" ({detail})" if detail else ""))
         self.field, self.reason, self.detail = field, reason, detail
 
+    def __reduce__(self) -> tuple[type[RowError], tuple[str, str, str]]:
+        return RowError, (self.field, self.reason, self.detail)
+
 
 def depth(text: str) -> int:
     """Deepest nesting of brackets outside strings in a JSON text, without parsing it.

@@ -1,4 +1,4 @@
-"""The sections of servers: `sampler`, which decodes, and `engine`, which trains too."""
+"""The sections of other processes: `sampler`, which decodes, `engine`, which trains too, and `dask`, whose workers curate."""
 
 from __future__ import annotations
 
@@ -149,3 +149,20 @@ class RemoteEngine(Settings):
     """Until a request must be answered; the server's queue and its compilation count."""
     checkpoint_days: float | None = free(None, gt=0, le=36_500)
     """How long the server keeps the checkpoints that a restart and later stages need; default: as long as it likes."""
+
+
+class Dask(Settings):
+    """Worker processes that make and check the records of a stage, which reads and writes them; the rows and the key stay the same."""
+
+    workers: int | None = Field(None, ge=1, le=1000)
+    """So many processes of this machine."""
+    address: Line | None = None
+    """Those of a scheduler, such as `tcp://10.0.0.1:8786`."""
+    block: int = Field(500, ge=1, le=100_000)
+    """Rows of a task."""
+
+    @model_validator(mode="after")
+    def _one(self) -> Dask:
+        if (self.workers is None) == (self.address is None):
+            raise ValueError("name either workers, of this machine, or the address of a scheduler")
+        return self

@@ -19,7 +19,7 @@ from pipelines.recipe.monitors import DEFAULT_MONITORS
 from pipelines.recipe.played import PlayedTask as PlayedTask
 from pipelines.recipe.played import check_unread_fields
 from pipelines.recipe.search import SearchColumns, distinct
-from pipelines.recipe.server import SERVED_ALONE, RemoteEngine, Server
+from pipelines.recipe.server import SERVED_ALONE, Dask, RemoteEngine, Server
 from pipelines.recipe.source import Source as Source
 from pipelines.recipe.spans import Span as Span
 from pipelines.recipe.training import FixedDataSettings, OnePart, Optimizer, Part, Parts, TrainSettings, named_part
@@ -93,6 +93,7 @@ class Curate(Settings):
     """Quarantine rows whose gold answer does not verify itself."""
     batch_rows: int = free(20_000, ge=1)
     """Rows held in memory at a time."""
+    dask: Dask | None = free(None)
 
     @model_validator(mode="after")
     def _shares(self) -> Curate:

@@ -185,7 +185,7 @@ def test_minhash_candidates_hold_the_true_repeats(letters, change):
     minhash = similar.MinHash(64)
     sets = {0: similar.shingles(text, 2), 1: similar.shingles(other, 2)}
     signatures = np.stack([minhash(s) for s in sets.values()])
-    found = similar.near_duplicates(signatures, np.zeros(2, np.uint64), 0.8, lambda rows: sets)
+    found = similar.near_duplicates(similar.band_keys(signatures, np.zeros(2, np.uint64), 0.8), 0.8, lambda rows: sets)
     jaccard = len(np.intersect1d(*sets.values())) / len(np.union1d(*sets.values()))
     if jaccard == 1:
         assert found == {1: 0}

@@ -48,7 +48,9 @@ def test_a_question_of_words_leaks_with_other_punctuation():
 def test_candidates_are_verified_by_their_shingles():
     signatures = np.ones((3, 64), np.uint32)
     sets = {0: np.arange(10), 1: np.arange(10), 2: np.arange(8) + 5}
-    repeats = similar.near_duplicates(signatures, np.zeros(3, np.uint64), 0.8, lambda rows: sets)
+    repeats = similar.near_duplicates(
+        similar.band_keys(signatures, np.zeros(3, np.uint64), 0.8), 0.8, lambda rows: sets
+    )
     assert repeats == {1: 0}
 
 
@@ -56,7 +58,7 @@ def test_rows_with_other_answers_are_no_repeats():
     signatures = np.ones((3, 64), np.uint32)
     sets = dict.fromkeys(range(3), np.arange(10))
     answers = np.array([7, 8, 7], np.uint64)
-    assert similar.near_duplicates(signatures, answers, 0.8, lambda rows: sets) == {2: 0}
+    assert similar.near_duplicates(similar.band_keys(signatures, answers, 0.8), 0.8, lambda rows: sets) == {2: 0}
 
 
 def test_nearly_all_pairs_over_the_threshold_are_candidates():
@@ -67,7 +69,7 @@ def test_nearly_all_pairs_over_the_threshold_are_candidates():
         first = draw.integers(0, 2**32, 100, dtype=np.uint32)
         second = np.concatenate([first[:93], draw.integers(0, 2**32, 7, dtype=np.uint32)])  # Jaccard 0.87
         pair = np.stack([minhash(first), minhash(second)])
-        caught += len(similar.candidate_pairs(pair, np.zeros(2, np.uint64), 0.8))
+        caught += len(similar.candidate_pairs(similar.band_keys(pair, np.zeros(2, np.uint64), 0.8)))
     assert caught >= 50
 
 
