@@ -3,20 +3,23 @@
     python -m benchmarks.sample                       the quickstart's SFT checkpoint
     python -m benchmarks.sample --case smollm2        SmolLM2-135M-Instruct after its recipe's SFT
     python -m benchmarks.sample --memory 50000 200000 1000000      peak memory of stages of that many rows, a model of 6,000 parameters
+    python -m benchmarks.sample --killed 16000                     two servers (stand-ins), one of them killed half-way: the same rows?
 
 Bare decoding is `TorchSampler.extend` on token ids that were rendered before the clock starts, shard by shard, with entropies and with the
 streams that the stage draws from. The stage renders, samples, decodes texts, verifies, writes Parquet and reads it again for its metrics.
 Both run in one process, in turn. What the stage's start takes (reading the split, loading model and tokenizer) is measured by itself and
 told apart. Seconds on the clock and of the processor: on a busy machine the latter say more, and count what the stage's second thread does.
-Writes benchmarks/results/sample-CASE.json, or sample-memory.json.
+Writes benchmarks/results/sample-CASE.json, sample-memory.json or sample-killed.json.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -29,6 +32,7 @@ from typing import Any
 import torch
 
 from benchmarks import sides
+from pipelines.base.files import contents
 from pipelines.contract.model_settings import Model
 from pipelines.data import chat, dataset
 from pipelines.data.records import Problem
@@ -149,26 +153,37 @@ def ratio(rows: list[dict[str, dict[str, float]]], clock: str) -> dict[str, floa
     return {"median": statistics.median(ratios), "low": min(ratios), "high": max(ratios)}
 
 
-def memory(folder: Path, data: Path, counts: list[int], threads: int, split: str = "rlvr") -> list[dict[str, float]]:
-    """Peak memory of a stage's process for each number of rows, in completions of two tokens of a model of 6,000 parameters."""
+def tiny_model(folder: Path, data: Path) -> Path:
+    """A model of 6,000 parameters with the tokenizer of another one."""
     model = Model.model_validate({"fresh": {"architecture": "llama", "config": TINY}})
     tokenizer = models.load_tokenizer(folder)
     tiny = data.parent / "tiny"
     models.save_model(models.fresh_model(model, tokenizer, 0), tokenizer, tiny, {"stage": "sft"})
+    return tiny
+
+
+def start(work: Path, model: Path, data: Path, settings: dict[str, Any], threads: int) -> subprocess.Popen[bytes]:
+    """The stage in a process of its own, in an empty folder."""
+    shutil.rmtree(work, ignore_errors=True)
+    (work / "out").mkdir(parents=True)
+    job = {
+        "seed": 0, "threads": threads, "inputs": {"data": str(data)},
+        "settings": {"sample": settings, "model": Model(path=str(model)).model_dump()},
+    }  # fmt: skip
+    (work / "job.json").write_text(json.dumps(job))
+    return subprocess.Popen([sys.executable, "-m", "pipelines.sample", str(work)], cwd=sides.ROOT)
+
+
+def memory(folder: Path, data: Path, counts: list[int], threads: int, split: str = "rlvr") -> list[dict[str, float]]:
+    """Peak memory of a stage's process for each number of rows, in completions of two tokens of a model of 6,000 parameters."""
+    tiny = tiny_model(folder, data)
     problems = len(dataset.read_split(data, split))
     out = []
     for count in counts:
         settings = {"split": split, "k": -(-count // problems), "sampling": {"max_tokens": 2}}
         work = data.parent / f"memory-{count}"
-        shutil.rmtree(work, ignore_errors=True)
-        (work / "out").mkdir(parents=True)
-        job = {
-            "seed": 0, "threads": threads, "inputs": {"data": str(data)},
-            "settings": {"sample": settings, "model": Model(path=str(tiny)).model_dump()},
-        }  # fmt: skip
-        (work / "job.json").write_text(json.dumps(job))
         began = time.perf_counter()
-        child = subprocess.Popen([sys.executable, "-m", "pipelines.sample", str(work)], cwd=sides.ROOT)
+        child = start(work, tiny, data, settings, threads)
         _, status, usage = os.wait4(child.pid, 0)
         assert status == 0, f"the stage of {count} rows failed"
         body = json.loads((work / "out" / "samples.json").read_text())
@@ -185,6 +200,49 @@ def memory(folder: Path, data: Path, counts: list[int], threads: int, split: str
     return out
 
 
+def killed(folder: Path, data: Path, count: int, threads: int) -> dict[str, Any]:
+    """Rows of two servers, undisturbed and with one of them killed when half of the shards are there.
+
+    The servers are the stand-ins of the tests, which decode one row after the other: seconds say nothing of a real server.
+    """
+    body: dict[str, Any] = {"rows": count // 16 * 16}
+    tiny, files = tiny_model(folder, data), []
+    for kill in (False, True):
+        work = data.parent / f"killed-{kill}"
+        command = [sys.executable, str(sides.ROOT / "tests" / "stand_in.py")]
+        sampler = {"weights": str(work / "served"), "serve": {"command": command, "count": 2}}
+        settings = {
+            "split": "rlvr", "k": 16, "problems": count // 16, "rows_per_shard": 1024, "sampling": {"max_tokens": 2}, "sampler": sampler,
+        }  # fmt: skip
+        began = time.perf_counter()
+        child = start(work, tiny, data, settings, threads)
+        written, half, peak, victim = work / "out" / "samples", count // 2048, 0, 0
+        while child.poll() is None:
+            with contextlib.suppress(OSError, StopIteration):
+                status = Path(f"/proc/{child.pid}/status").read_text()
+                peak = max(peak, int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]))
+                if kill and not victim and len(list(written.glob("shard-*"))) >= half:
+                    children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
+                    served = (pid for pid in children if b"stand_in" in Path(f"/proc/{pid}/cmdline").read_bytes())
+                    victim = int(next(served))
+                    os.kill(victim, signal.SIGKILL)
+            time.sleep(0.1)
+        assert child.returncode == 0 and bool(victim) == kill
+        seconds = time.perf_counter() - began
+        files.append(contents(written))
+        name = "one killed" if kill else "undisturbed"
+        dropped = "dropped; its prompts are asked elsewhere" in (work / "spool.jsonl").read_text()
+        body[name] = {
+            "seconds": seconds,
+            "rows_per_s": body["rows"] / seconds,
+            "peak_mb": peak / 1024,
+            "server_dropped": dropped,
+        }
+        print(name, body[name], flush=True)
+    assert body["one killed"]["server_dropped"] and not body["undisturbed"]["server_dropped"]
+    return body | {"shards": len(files[0]), "same_bytes": files[0] == files[1]}
+
+
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -194,6 +252,7 @@ def main() -> None:
     parser.add_argument(
         "--memory", type=int, nargs="+", metavar="ROWS", help="peak memory instead, of stages of these rows"
     )
+    parser.add_argument("--killed", type=int, metavar="ROWS", help="rows of two servers instead, one of them killed")
     parser.add_argument("--folder", type=Path, default=Path(".whetstone/bench"))
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -201,6 +260,12 @@ def main() -> None:
     if args.memory:
         folder, data = sides.quickstart(args.folder.absolute() / "quickstart")
         sides.store("sample-memory", body | {"runs": memory(folder, data, args.memory, args.threads)})
+        return
+    if args.killed:
+        folder, data = sides.quickstart(args.folder.absolute() / "quickstart", steps=1)
+        body |= killed(folder, data, args.killed, args.threads)
+        print(body)
+        sides.store("sample-killed", body)
         return
     folder, data = MODELS[args.case](args.folder.absolute() / args.case)
     body |= {"case": args.case, **speed(folder, data, Sample.model_validate(CASES[args.case]), args.blocks)}

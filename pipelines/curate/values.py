@@ -35,11 +35,11 @@ class RowError(ValueError):
     """
 
     def __init__(self, field: str, reason: str, detail: str = "") -> None:
-        super().__init__(f"{field}: {reason}" + (f" ({detail})" if detail else ""))
+        super().__init__(field, reason, detail)
         self.field, self.reason, self.detail = field, reason, detail
 
-    def __reduce__(self) -> tuple[type[RowError], tuple[str, str, str]]:
-        return RowError, (self.field, self.reason, self.detail)
+    def __str__(self) -> str:
+        return f"{self.field}: {self.reason}" + (f" ({self.detail})" if self.detail else "")
 
 
 def depth(text: str) -> int:

@@ -6,7 +6,9 @@ A worker that is killed costs nothing but time: its blocks, which the scheduler 
 from __future__ import annotations
 
 import itertools
+import logging
 import pickle
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
@@ -17,7 +19,8 @@ from typing import Any, TypeVar
 from pipelines.base.errors import DataError
 from pipelines.recipe.server import Dask
 
-Item, Result = TypeVar("Item"), TypeVar("Result")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 AHEAD = 3
 """Blocks that are handed in for each thread of the workers."""
 WAIT_S = 60
@@ -39,12 +42,15 @@ class Workers:
     def __enter__(self) -> Workers:
         from distributed import Client, LocalCluster
 
+        logging.getLogger("distributed").setLevel(logging.WARNING)  # it tells of each connection
         self.cluster = None
         if self.settings.workers is not None:
-            self.cluster = LocalCluster(
-                n_workers=self.settings.workers, threads_per_worker=1, host="127.0.0.1", dashboard_address=None,
-                local_directory=str(self.folder),
-            )  # fmt: skip
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Port .* is already in use")  # then it takes another one
+                self.cluster = LocalCluster(
+                    n_workers=self.settings.workers, threads_per_worker=1, host="127.0.0.1", dashboard_address=None,
+                    local_directory=str(self.folder),
+                )  # fmt: skip
         fix = f"Start a worker that reaches it: `dask worker {self.settings.address} --nthreads 1`."
         try:
             self.client = Client(self.cluster or self.settings.address, timeout=WAIT_S, set_as_default=False)

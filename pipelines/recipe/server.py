@@ -162,7 +162,7 @@ class Dask(Settings):
     """Rows of a task."""
 
     @model_validator(mode="after")
-    def _one(self) -> Dask:
+    def _exclusive(self) -> Dask:
         if (self.workers is None) == (self.address is None):
             raise ValueError("name either workers, of this machine, or the address of a scheduler")
         return self
