@@ -200,6 +200,16 @@ def memory(folder: Path, data: Path, counts: list[int], threads: int, split: str
     return out
 
 
+def server_of(work: Path) -> int:
+    """Process id of one of the servers that a stage has started."""
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            arguments = path.read_bytes().decode().split("\0")
+            if arguments[1:2] == [str(sides.ROOT / "tests" / "stand_in.py")] and arguments[2] == str(work / "served"):
+                return int(path.parent.name)
+    raise ProcessLookupError(f"no server of {work}")
+
+
 def killed(folder: Path, data: Path, count: int, threads: int) -> dict[str, Any]:
     """Rows of two servers, undisturbed and with one of them killed when half of the shards are there.
 
@@ -222,9 +232,7 @@ def killed(folder: Path, data: Path, count: int, threads: int) -> dict[str, Any]
                 status = Path(f"/proc/{child.pid}/status").read_text()
                 peak = max(peak, int(next(line for line in status.splitlines() if line.startswith("VmHWM")).split()[1]))
                 if kill and not victim and len(list(written.glob("shard-*"))) >= half:
-                    children = Path(f"/proc/{child.pid}/task/{child.pid}/children").read_text().split()
-                    served = (pid for pid in children if b"stand_in" in Path(f"/proc/{pid}/cmdline").read_bytes())
-                    victim = int(next(served))
+                    victim = server_of(work)
                     os.kill(victim, signal.SIGKILL)
             time.sleep(0.1)
         assert child.returncode == 0 and bool(victim) == kill

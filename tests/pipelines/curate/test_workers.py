@@ -7,8 +7,6 @@ import os
 import pickle
 import signal
 import socket
-import threading
-import time
 
 import pytest
 import toys
@@ -96,25 +94,28 @@ def many(count):
     return [row(f"{NAMES[i % 8]} {i // 3}", NAMES[i // 7 % 8], kinds[i % 6]) for i in range(count)]
 
 
+class Killing(workers.Workers):
+    """Kills one of the workers while blocks wait for it."""
+
+    killed = 0
+
+    def map(self, work, items):
+        for number, pair in enumerate(super().map(work, items)):
+            if number == 100 and not self.killed:
+                self.killed = next(iter(self.client.run(os.getpid).values()))
+                os.kill(self.killed, signal.SIGKILL)
+            yield pair
+
+
+@pytest.mark.slow
 def test_a_killed_worker_changes_no_byte(tmp_path):
     """Two real workers, of which one is killed while it has blocks."""
     pytest.importorskip("distributed", reason="no Dask: pip install distributed")
-    lines, fields = many(1200), {"max_prompt_tokens": 200}
-    one = written(tmp_path / "one", lines, **fields)
-    killed = []
-    with workers.Workers(Dask(workers=2, block=20), {"plugins": []}, tmp_path) as pool:
-
-        def kill():
-            while not any(pool.client.processing().values()):
-                time.sleep(0.01)
-            killed.append(next(iter(pool.client.run(os.getpid).values())))
-            os.kill(killed[0], signal.SIGKILL)
-
-        thread = threading.Thread(target=kill)
-        thread.start()
-        two = written(tmp_path / "two", lines, pool, **fields)
-        thread.join()
-        assert killed[0] not in pool.client.run(os.getpid).values()
+    lines = many(600)
+    one = written(tmp_path / "one", lines, max_prompt_tokens=200)
+    with Killing(Dask(workers=2, block=20), {"plugins": []}, tmp_path) as pool:
+        two = written(tmp_path / "two", lines, pool, max_prompt_tokens=200)
+        assert pool.killed and pool.killed not in pool.client.run(os.getpid).values()
     assert two == one
 
 
