@@ -37,6 +37,8 @@ LOADING = threading.Lock()
 class StandIn(ThreadingHTTPServer):
     """Loads the weights folder when told to; counts calls; can be made to fail, to skip a reload, or to die."""
 
+    request_queue_size = 512
+
     def __init__(self, weights, address=("127.0.0.1", 0), **about):
         self.address_family = socket.AF_UNIX if isinstance(address, str) else socket.AF_INET
         super().__init__(address, Handler)

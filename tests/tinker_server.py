@@ -222,7 +222,7 @@ class TinkerServer:
         name = body.get("path") or f"session-{body['seq_id']}"
         place = self.folder / body["model_id"] / "sampler_weights" / f"{name}.peft"
         network.save_pretrained(str(place))
-        path = f"tinker://{body['model_id']}/sampler_weights/{name}"
+        path = f"tinker://{body['model_id']}/{'' if self.mean else 'sampler_weights/'}{name}"  # SkyRL names no kind
         if body.get("path"):
             return {"type": "save_weights_for_sampler", "path": path}
         return {"type": "save_weights_for_sampler", "sampling_session_id": self.sampling(path)}
@@ -238,8 +238,9 @@ class TinkerServer:
         if path not in self.loaded:
             network = models.load_model(str(self.base), Model(path=str(self.base)))
             if path is not None:
+                model, name = path.removeprefix("tinker://").replace("/sampler_weights/", "/").split("/")
                 network = PeftModel.from_pretrained(
-                    network, str(self.folder / f"{path.removeprefix('tinker://')}.peft")
+                    network, str(self.folder / model / "sampler_weights" / f"{name}.peft")
                 )
             self.loaded = dict([*self.loaded.items()][-1:]) | {path: network.eval()}
         return self.loaded[path]

@@ -330,14 +330,18 @@ class Session:
             raise Interrupted("engine", f"the server's archive of {path} holds no adapter_config.json.")
 
     def _archive(self, path: str) -> str:
-        """Where the adapters at a path can be downloaded. Servers differ in how they call a checkpoint: `sampler_weights/NAME`, or NAME."""
-        run, kind, name = path.removeprefix("tinker://").split("/")
+        """Where the adapters at a path can be downloaded. Servers differ in how they call a checkpoint: `sampler_weights/NAME`, or NAME.
+
+        SkyRL's paths are `tinker://MODEL/NAME`, others have `sampler_weights` between the two.
+        """
+        model, checkpoint = path.removeprefix("tinker://").split("/", 1)
         client = self._service.create_rest_client()
         try:
-            return str(client.get_checkpoint_archive_url(run, f"{kind}/{name}").result(self.settings.timeout_s).url)
+            return str(client.get_checkpoint_archive_url(model, checkpoint).result(self.settings.timeout_s).url)
         except self._tinker.APIStatusError:
+            name = checkpoint.rpartition("/")[2]
             with self._errors():
-                return str(self._result(client.get_checkpoint_archive_url(run, name)).url)
+                return str(self._result(client.get_checkpoint_archive_url(model, name)).url)
 
     def _ttl(self) -> int | None:
         days = self.settings.checkpoint_days
