@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -102,3 +103,26 @@ def metrics(work: Path) -> dict[str, list[float]]:
         for name, value in line["values"].items() if line["kind"] == "metrics" else ():
             values.setdefault(name, []).append(value)
     return values
+
+
+def start_from(work: Path, base: Path) -> None:
+    """Have a stage's job train a model folder, as a remote engine needs it, and nothing that a stage has made."""
+    job = json.loads((work / "job.json").read_text())
+    job["settings"]["model"] |= {"path": str(base), "fresh": None}
+    del job["inputs"]["model"]
+    (work / "job.json").write_text(json.dumps(job))
+
+
+def steps(work: Path) -> list[int]:
+    """Steps that a stage has reported."""
+    return [step for step, _ in toys.history(work)] if (work / "spool.jsonl").exists() else []
+
+
+def kill_after(work: Path, count: int, victim: forks.Popen | subprocess.Popen[bytes], patience_s: float = 300) -> None:
+    """SIGKILL of a process group once a stage has reported so many steps."""
+    until = time.monotonic() + patience_s
+    while len(steps(work)) < count:
+        assert time.monotonic() < until, "the stage takes too long"
+        time.sleep(0.1)
+    os.killpg(victim.pid, signal.SIGKILL)
+    victim.wait()

@@ -1,4 +1,4 @@
-"""SkyRL's JAX server on this machine's CPU, by the protocol's own client: `make test-tinker`."""
+"""Stages that SkyRL's JAX server trains on this machine's CPU, by the protocol's own client: `make test-tinker`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import ranks
 import servers
+import toys
+from safetensors.torch import load_file
 from tinker_server import Direct
 
 from pipelines.contract.model_settings import Model
@@ -85,3 +88,33 @@ def test_log_probabilities_and_what_the_server_does_with_derivatives(running):
     probe(session, range(1, 9), lambda text, **about: events.append((text, about)))
     assert events[0][1] == {"derivatives_as": "importance_sampling", "averages_over_rows": True, "clips": False}
     session.close()
+
+
+def test_either_side_is_killed(tmp_path, start):
+    """Sampling, log-probabilities, gradients and steps on the server; each step counts once."""
+    base, port = start / "sft/out/model", servers.free_port()
+    engine = f"{{url: 'http://127.0.0.1:{port}', rank: 8, timeout_s: 240}}"
+    work = toys.job(
+        tmp_path / "work", start, "presets=[dr_grpo]", "rlvr.mini_batches=1", "rlvr.steps=6", "rlvr.commit.every=1",
+        f"rlvr.engine={engine}",
+    )  # fmt: skip
+    ranks.start_from(work, base)
+    with serving(base, tmp_path / "kept", port) as server:
+        stage = ranks.start_stage("pipelines.rlvr", work)
+        ranks.kill_after(work, 2, stage, 3000)
+        stage = ranks.start_stage("pipelines.rlvr", work)
+        ranks.kill_after(work, 4, server, 3000)
+        _, said = stage.communicate(timeout=3000)
+        assert stage.returncode == 3, said[-3000:]
+    with serving(base, tmp_path / "kept", port):
+        stage = ranks.start_stage("pipelines.rlvr", work)
+        _, said = stage.communicate(timeout=3000)
+        assert stage.returncode == 0, said[-3000:]
+    assert ranks.steps(work) == list(range(1, 7))
+    draws = [json.loads(line)["step"] for line in (work / "out/report/draws.jsonl").read_text().splitlines()]
+    assert draws == list(range(1, 7))
+    before, after = (load_file(folder / "model.safetensors") for folder in (base, work / "out/model"))
+    assert max(float((before[name] - after[name]).abs().max()) for name in before) > 1e-4
+    for step, values in toys.history(work):
+        print(step, values.get("reward/mean"), values["mismatch/max"])
+        assert values["mismatch/max"] < 1e-3

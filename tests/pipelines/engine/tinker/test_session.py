@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import time
 
 import forks
 import pytest
@@ -27,21 +26,6 @@ def serve(base, kept, port):
     return process
 
 
-def steps(work):
-    """Steps that the stage has reported."""
-    return [step for step, _ in toys.history(work)] if (work / "spool.jsonl").exists() else []
-
-
-def kill_after(work, count, victim):
-    """SIGKILL once so many steps were reported."""
-    until = time.monotonic() + 300
-    while len(steps(work)) < count:
-        assert time.monotonic() < until, "the stage takes too long"
-        time.sleep(0.1)
-    os.killpg(victim.pid, signal.SIGKILL)
-    victim.wait()
-
-
 @pytest.mark.slow
 def test_either_side_is_killed(tmp_path, start):
     base, port = start / "sft/out/model", servers.free_port()
@@ -51,16 +35,13 @@ def test_either_side_is_killed(tmp_path, start):
         "rlvr.steps=9",
         f"rlvr.engine={{url: 'http://127.0.0.1:{port}', rank: 4, timeout_s: 10}}",
     )
-    job = json.loads((work / "job.json").read_text())
-    job["settings"]["model"] |= {"path": str(base), "fresh": None}
-    del job["inputs"]["model"]
-    (work / "job.json").write_text(json.dumps(job))
+    ranks.start_from(work, base)
     server = serve(base, tmp_path / "kept", port)
     try:
         stage = ranks.start_stage("pipelines.rlvr", work)
-        kill_after(work, 3, stage)
+        ranks.kill_after(work, 3, stage)
         stage = ranks.start_stage("pipelines.rlvr", work)
-        kill_after(work, 6, server)
+        ranks.kill_after(work, 6, server)
         _, said = stage.communicate(timeout=300)
         assert stage.returncode == 3, said[-3000:]
         server = serve(base, tmp_path / "kept", port)
@@ -69,7 +50,7 @@ def test_either_side_is_killed(tmp_path, start):
         assert stage.returncode == 0, said[-3000:]
     finally:
         os.killpg(server.pid, signal.SIGKILL)
-    assert steps(work) == list(range(1, 10))
+    assert ranks.steps(work) == list(range(1, 10))
     draws = [json.loads(line)["step"] for line in (work / "out/report/draws.jsonl").read_text().splitlines()]
     assert draws == list(range(1, 10))
     assert sum("resumed from a commit" in str(line) for line in toys.spool(work)) == 2
