@@ -92,9 +92,8 @@ class Reader:
         """
         problem = record.problem
         text, question = prompt_text(problem), question_text(problem)
-        if (
-            self.leaks is not None
-        ):  # a benchmark's question comes without the system message that this recipe may put before it
+        if self.leaks is not None:
+            # A benchmark's question comes without the system message that this recipe may put before it.
             record.leak = self.leaks.hit(text) or (self.leaks.hit(question) if question != text else None)
         if self.near is not None and self.minhash is not None and record.leak is None:
             record.signature = self.minhash(shingles(marks.MARK.sub(" ", text), self.near.shingle)).tobytes()

@@ -56,6 +56,8 @@ class Workers:
             self.client = Client(self.cluster or self.settings.address, timeout=WAIT_S, set_as_default=False)
             self.client.wait_for_workers(1, timeout=WAIT_S)
         except (OSError, TimeoutError) as error:
+            if self.cluster is not None:
+                self.cluster.close()
             raise DataError("curate.dask", f"no worker in {WAIT_S} s ({error})", fix) from error
         return self
 
