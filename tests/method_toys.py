@@ -31,7 +31,7 @@ REQUIRED = {
     "composite": {"terms": [{"kind": "verifier"}]}, "function": {"path": "operator:length_hint"}, "judge": {"model": "m"},
     "model": {"model": "folder/rm"}, "ppr": {"model": "m"}, "semantic": {"encoder": "tiny random encoder"},
     "critiqued_model": {"model": "folder/rm"}, "drlc": {"model": "m"}, "reward.exprl": {"model": "m"}, "gen_prm": {"model": "m"},
-    "process_model": {"model": "folder/rm"}, "agent_prm": {"model": "folder/rm"},
+    "process_model": {"model": "folder/rm"}, "states": {"model": "folder/rm"}, "agent_prm": {"model": "folder/rm"},
     "roboclip": {"encoder": "tiny random encoder", "demonstration": "up"},
     "contrasting_goals": {"encoder": "tiny random encoder", "wanted": "at the goal", "unwanted": "in a hole"},
     "hire": {"terms": [{"kind": "novelty", "scope": "global"}, "elliptical"]}, "airs": {"terms": [{"kind": "novelty", "scope": "global"}]},

@@ -10,6 +10,9 @@ from pipelines.environments import frozen_lake
 from pipelines.papers.ragen import sokoban
 from pipelines.papers.spiral import tic_tac_toe
 
+PLAYER = "AX"
+"""Of FrozenLake, on the ice and in a hole."""
+
 
 @dataclass(frozen=True)
 class Dynamics:
@@ -50,10 +53,11 @@ def _place(board: str, letters: str) -> Hashable:
 
 def _lake_after(board: str, action: str) -> str:
     rows = [list(row) for row in board.split("\n")]
-    row, column = next((r, c) for r, cells in enumerate(rows) for c, kind in enumerate(cells) if kind == "A")
+    row, column = next((r, c) for r, cells in enumerate(rows) for c, kind in enumerate(cells) if kind in PLAYER)
     row_step, column_step = frozen_lake.MOVES[action]
     rows[row][column] = "."
-    rows[min(max(row + row_step, 0), len(rows) - 1)][min(max(column + column_step, 0), len(rows[0]) - 1)] = "A"
+    row, column = min(max(row + row_step, 0), len(rows) - 1), min(max(column + column_step, 0), len(rows[0]) - 1)
+    rows[row][column] = "X" if rows[row][column] == "O" else "A"
     return "\n".join(map("".join, rows))
 
 
@@ -88,7 +92,7 @@ WORLDS = {
     "frozen_lake": Dynamics(
         lambda board: frozen_lake.ACTIONS,
         _lake_after,
-        lambda board: _place(board, "A"),
+        lambda board: _place(board, PLAYER),
         lambda before, after: sum(map(after.count, "OG")) < sum(map(before.count, "OG")),
     ),
     "sokoban": Dynamics(
