@@ -342,9 +342,17 @@ def as_content(text: str) -> str | list[dict[str, Any]]:
         if piece.strip():
             content.append({"type": "text", "text": piece})
         if digest is not None:
-            url = "data:image/png;base64," + base64.b64encode(IMAGES.png(digest)).decode()
-            content.append({"type": "image_url", "image_url": {"url": url}})
+            content.append({"type": "image_url", "image_url": {"url": data_url(digest)}})
     return content
+
+
+def data_url(digest: str) -> str:
+    """An image as a PNG file in an address.
+
+    Raises:
+        DataError: it is not known.
+    """
+    return "data:image/png;base64," + base64.b64encode(IMAGES.png(digest)).decode()
 
 
 def _png(image: Image) -> bytes:

@@ -6,13 +6,12 @@ read, so that a row of other tokens than the trainer's stops the run; what its t
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from typing import Any
 
 from pipelines.base.errors import Interrupted
 from pipelines.data import marks
-from pipelines.data.images import IMAGES
+from pipelines.data.images import IMAGES, data_url
 from pipelines.data.marks import FIRST_ID
 
 ROUTE, FIELD = "/inference/v1/generate", "content_parts"
@@ -60,9 +59,7 @@ def request(tokens: Sequence[int], reader: marks.Reader) -> dict[str, Any]:
                 "sampler", f"a prompt has the image {digest[:8]} in part, and a server is sent whole images."
             )
         ids += [*tokens[start:first], *short]
-        shown.append(
-            {"type": "image_url", "url": "data:image/png;base64," + base64.b64encode(IMAGES.png(digest)).decode()}
-        )
+        shown.append({"type": "image_url", "url": data_url(digest)})
         start = first + len(of_image)
     return {"token_ids": [*ids, *tokens[start:]], FIELD: shown, "return_token_ids": True}
 

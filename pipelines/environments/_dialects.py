@@ -58,17 +58,6 @@ def _openai_error(message: str) -> dict[str, Any]:
     return {"error": {"message": message, "type": "invalid_request_error", "param": None, "code": None}}
 
 
-def _fields(body: Any, read: Iterable[str], ignored: Iterable[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """What a request sets, and which of it changes nothing."""
-    if not isinstance(body, dict):
-        raise Refused("the request is no JSON object")
-    fields = {name: value for name, value in body.items() if value is not None}
-    unknown = sorted(fields.keys() - {*read, *ignored})
-    if unknown:
-        raise Refused(f"the request sets {unknown[0]}, which is not supported")
-    return fields, tuple(sorted(fields.keys() & {*ignored}))
-
-
 def _entries(items: Any, what: str) -> list[dict[str, Any]]:
     """A list of objects."""
     if not isinstance(items, list) or not all(isinstance(item, dict) for item in items):
@@ -86,7 +75,7 @@ def _called(identity: Any, name: Any, arguments: Any) -> dict[str, Any]:
 
 
 def _responses(body: Any, earlier: Earlier) -> tuple[Request, list[dict[str, Any]]]:
-    fields, ignored = _fields(body, RESPONSES_READ, RESPONSES_IGNORED)
+    fields, ignored = _requests.fields_of(body, RESPONSES_READ, RESPONSES_IGNORED)
     if fields.get("background"):
         raise Refused("the request is to be answered in the background")
     form = fields.get("text", {})
@@ -132,7 +121,7 @@ def _of_items(items: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _messages(body: Any, earlier: Earlier) -> tuple[Request, list[dict[str, Any]]]:
-    fields, ignored = _fields(body, MESSAGES_READ, MESSAGES_IGNORED)
+    fields, ignored = _requests.fields_of(body, MESSAGES_READ, MESSAGES_IGNORED)
     first = [{"role": "system", "content": fields["system"]}] if fields.get("system") else []
     tools = _entries(fields.get("tools", []), "tools")
     if any(tool.get("type", "custom") != "custom" for tool in tools):

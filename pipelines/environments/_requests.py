@@ -7,7 +7,7 @@ and tools' replies stand in the order in which the program gave them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,12 +61,7 @@ def read(body: Any) -> Request:
     Raises:
         Refused: it is none, or asks for what a trained row cannot hold.
     """
-    if not isinstance(body, dict):
-        raise Refused("the request is no JSON object")
-    fields = {name: value for name, value in body.items() if value is not None}
-    unknown = sorted(fields.keys() - {*READ, *IGNORED})
-    if unknown:
-        raise Refused(f"the request sets {unknown[0]}, which is not supported")
+    fields, ignored = fields_of(body, READ, IGNORED)
     if fields.get("n", 1) != 1:
         raise Refused("the request asks for several completions (n)")
     if fields.get("logprobs") or fields.get("top_logprobs"):
@@ -87,8 +82,23 @@ def read(body: Any) -> Request:
         str(fields.get("model", "policy")),
         bool(fields.get("stream")),
         bool(isinstance(options, dict) and options.get("include_usage")),
-        tuple(sorted(fields.keys() & {*IGNORED})),
+        ignored,
     )
+
+
+def fields_of(body: Any, read: Iterable[str], ignored: Iterable[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """The fields that a request sets, and those of them that change nothing.
+
+    Raises:
+        Refused: it is no object, or sets a field that is neither read nor ignored.
+    """
+    if not isinstance(body, dict):
+        raise Refused("the request is no JSON object")
+    fields = {name: value for name, value in body.items() if value is not None}
+    unknown = sorted(fields.keys() - {*read, *ignored})
+    if unknown:
+        raise Refused(f"the request sets {unknown[0]}, which is not supported")
+    return fields, tuple(sorted(fields.keys() & {*ignored}))
 
 
 def plain(message: Any) -> Message:
