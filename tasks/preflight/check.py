@@ -140,7 +140,8 @@ class PreflightCheck:
                 self._problems += _look(recipe.node(node), self._questions)
             self._problems += _model(recipe, self._questions)
             self._problems += _sandbox(recipe, nodes)
-            if recipe.tracking.mirror or recipe.gate is not None or recipe.launch is not None:
+            shared = any(getattr(node.settings, "dask", None) for node in nodes)
+            if shared or recipe.tracking.mirror or recipe.gate is not None or recipe.launch is not None:
                 from tasks.preflight import surroundings
 
                 self._problems += surroundings.problems(recipe, stages)
@@ -284,16 +285,15 @@ def _curate(stage: str, curate: Curate, questions: list[Question]) -> Iterator[P
 
 def _sandbox(recipe: Recipe, nodes: list[Node]) -> Iterator[Problem]:
     """Where a verifier or a method runs programs, they can be confined."""
-    settings = [n.settings for n in recipe.nodes()]
-    verifiers = [source.verifier for each in settings for source in sources_of(each)]
+    verifiers = [source.verifier for n in recipe.nodes() for source in sources_of(n.settings)]
     rewards = [terms_of("", n.settings.reward) for n in recipe.nodes() if isinstance(n.settings, Rlvr)]
     verifiers += [spec.get("verifier") for terms in rewards for _, spec in terms]
     evaluated = [task.asks for n in nodes if isinstance(n.settings, Evaluate) for task in n.settings.tasks]
     verifiers += ["python" for name in evaluated if name in programs.TASKS]
     benchmarks = [named_files.BENCHMARKS[name] for name in evaluated if name in named_files.BENCHMARKS]
     verifiers += [name for benchmark in benchmarks for name in benchmark.verifiers]
-    verified = any(v in SANDBOXED for v in verifiers) and any(n.kind.reads(n).verifies for n in nodes)
-    if verified or any(keys.source.runs_programs(keys.node_reads(recipe, n.name)) for n in nodes):
+    reads, walled = [keys.node_reads(recipe, node.name) for node in nodes], any(v in SANDBOXED for v in verifiers)
+    if any((walled and each.verifies) or keys.source.runs_programs(each) for each in reads):
         from pipelines.sandbox import SandboxError, isolation
 
         try:

@@ -1,13 +1,17 @@
-"""What a recipe needs beside its stages: other trackers, the run that its gate names, a scheduler."""
+"""What a recipe needs beside its stages: other trackers, the run that its gate names, schedulers."""
 
 from __future__ import annotations
 
 import importlib.util
+import socket
 from collections.abc import Iterable, Iterator
+from urllib.parse import urlsplit
 
 from pipelines.base.distribution import install_hint
 from pipelines.base.errors import Problem
 from pipelines.recipe.read import Recipe
+from pipelines.recipe.stage_kind import Node
+from tasks.preflight.http_probe import PROBE_SECONDS
 
 
 def problems(recipe: Recipe, stages: list[str]) -> Iterator[Problem]:
@@ -17,6 +21,8 @@ def problems(recipe: Recipe, stages: list[str]) -> Iterator[Problem]:
         stages: those that will run.
     """
     yield from _mirrors(recipe.tracking.mirror)
+    for stage in stages:
+        yield from _dask(recipe.node(stage))
     if recipe.gate is not None:
         from tasks.promotion import nightly
 
@@ -36,3 +42,17 @@ def _mirrors(names: Iterable[str]) -> Iterator[Problem]:
                 f"the client of {name} is not installed",
                 f"Run: {install_hint(name)}, or leave it out.",
             )
+
+
+def _dask(node: Node) -> Iterator[Problem]:
+    """The scheduler of a stage's workers does not answer."""
+    asked = getattr(node.settings, "dask", None)
+    if asked is None or asked.address is None:
+        return
+    try:
+        at = urlsplit(asked.address)
+        if at.hostname is not None:  # the stage's own check says what is wrong with one that has none
+            socket.create_connection((at.hostname, at.port), timeout=PROBE_SECONDS).close()
+    except (OSError, ValueError) as error:
+        fix = "Start `dask scheduler` there, and `dask worker` on each machine; or leave the field out."
+        yield Problem(f"{node.name}.dask.address", f"nothing answers at {asked.address} ({error})", fix)

@@ -21,6 +21,7 @@ from pipelines.recipe.server import Dask
 from pipelines.recipe.settings import Curate
 from pipelines.stage.report import Report
 from tasks import keys
+from tasks.preflight import surroundings
 
 NAMES = ["anna", "ben", "carla", "dora", "emil", "fred", "gina", "hugo"]
 TEXT = "tom has {} apples and gives some of them to his good friend {} who lives next door to him"
@@ -132,11 +133,12 @@ def test_what_is_not_there_is_refused_with_its_field(tmp_path, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nobody = f"tcp://127.0.0.1:{free.getsockname()[1]}"
-    for address, words in ((nobody, "nothing answers at"), ("10.0.0.1:8786", "is no address")):
-        node = recipe(tmp_path, address=address).node("curate")
-        with pytest.raises(RecipeError, match=words) as refused:
-            node.kind.check(node)
-        assert refused.value.problems[0].field == "curate.dask.address" and refused.value.problems[0].fix
+    (unanswered,) = surroundings.problems(recipe(tmp_path, address=nobody), ["curate"])
+    node = recipe(tmp_path, address="10.0.0.1:8786").node("curate")
+    with pytest.raises(RecipeError) as refused:
+        node.kind.check(node)
+    for problem, words in ((unanswered, "nothing answers at"), (refused.value.problems[0], "is no address")):
+        assert problem.field == "curate.dask.address" and problem.fix and words in str(problem)
     node = recipe(tmp_path, workers=2).node("curate")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(RecipeError, match="Dask is not installed"):
