@@ -220,13 +220,11 @@ class _Kept:
     def shown(self, problem: Problem) -> str:
         """Equal for records with the same pictures, where near repeats are looked for."""
         text = prompt_text(problem)
-        return self._shown(text) if self.near is not None and marks.PLACE in text else ""
-
-    def _shown(self, text: str) -> str:
-        """Equal for texts with the same pictures."""
+        if self.near is None or marks.PLACE not in text:
+            return ""
         from pipelines.curate.perceptual import Pictures
 
-        self.pictures = self.pictures or Pictures(near=self.near is not None and self.near.images == "near")
+        self.pictures = self.pictures or Pictures(near=self.near.images == "near")
         return self.pictures.key(text)
 
     def keys(self) -> np.ndarray:

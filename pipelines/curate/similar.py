@@ -44,16 +44,13 @@ def _mostly_words(listed: list[str], visible: list[str]) -> bool:
     return 2 * sum(map(len, listed)) > sum(map(len, visible))
 
 
-def whole_key(text: str) -> int:
+def whole_key(text: str, text_pieces: list[str]) -> int:
     """64 bits that agree for texts of the same `pieces`; where words are not most of a text, for the same visible characters alone.
 
-    >>> whole_key("What is 7 + 1?") == whole_key("what is 7 + 1"), whole_key("A..\\n.G.") == whole_key("A..\\n..G")
+    >>> key = lambda text: whole_key(text, pieces(text))
+    >>> key("What is 7 + 1?") == key("what is 7 + 1"), key("A..\\n.G.") == key("A..\\n..G")
     (True, False)
     """
-    return _whole_key(text, pieces(text))
-
-
-def _whole_key(text: str, text_pieces: list[str]) -> int:
     if not _mostly_words(words(text), text.split()):
         return exact_key(text)
     return xxhash.xxh3_64_intdigest(" ".join(text_pieces).encode())
@@ -191,7 +188,7 @@ class Contamination:
             self.texts += 1
             questions[task] += 1
             listed = pieces(text)
-            self.whole_texts[_whole_key(text, listed)] = task
+            self.whole_texts[whole_key(text, listed)] = task
             self.vocabulary.update(listed)
             gram_counts.setdefault(task, Counter()).update(set(self._grams(listed)))
         for task, counts in gram_counts.items():
@@ -206,7 +203,7 @@ class Contamination:
     def hit(self, text: str) -> str | None:
         """The task that holds the overlap, or None."""
         listed = pieces(text)
-        task = self.whole_texts.get(_whole_key(text, listed))
+        task = self.whole_texts.get(whole_key(text, listed))
         if task is not None:
             return task
         known = "".join("1" if piece in self.vocabulary else "0" for piece in listed)

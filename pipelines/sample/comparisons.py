@@ -202,22 +202,14 @@ def by_score(first: float | None, second: float | None, margin: float) -> bool |
 
 
 def _shown(row: Row, place: int, asked: Comparisons) -> list[Shown]:
-    """What of a row is compared: all of it, or with `states` what the environment showed after each turn."""
-    if not asked.states:
-        text = _text(row)
-        return [] if text is None else [Shown(place, 0, text)]
+    """What a judge sees of a completion or an episode, or with `states` what the environment showed after each turn."""
     if row["stop"] == Stop.ERROR.name.lower():
         return []
-    states = samples.observations(json.loads(row[samples.EPISODE]))
-    return [Shown(place, turn, text) for turn, text in enumerate(states) if text]
-
-
-def _text(row: Row) -> str | None:
-    """What a judge sees of a completion or an episode; None where there is nothing to see."""
-    if row["stop"] == Stop.ERROR.name.lower():
-        return None
-    told = row.get(samples.EPISODE)
-    if told is None:
-        return chat.after_thinking(row["text"]).strip() or None
-    episode = json.loads(told)
-    return transcript(episode) if episode["turns"] else None
+    episode = json.loads(row.get(samples.EPISODE) or "null")
+    if asked.states:
+        texts = samples.observations(episode)
+    elif episode is None:
+        texts = [chat.after_thinking(row["text"]).strip()]
+    else:
+        texts = [transcript(episode)] if episode["turns"] else []
+    return [Shown(place, turn, text) for turn, text in enumerate(texts) if text]

@@ -24,18 +24,20 @@ from pipelines.tools import call_text, toolbox
 __all__ = ["World", "problems"]
 
 VERIFIERS = ("exact",)
+SIDE = 2
+"""Rows and columns of regions."""
 GROUNDS = ("red", "blue", "green", "yellow", "purple", "orange", "cyan")
 MARKS = {"white": (255, 255, 255), "black": (0, 0, 0), "pink": (255, 150, 200), "brown": (120, 70, 20)}
 
 
-def _picture(grounds: list[str], marks: list[tuple[str, int, int]], side: int, cell: int) -> Any:
+def _picture(grounds: list[str], marks: list[tuple[str, int, int]], cell: int) -> Any:
     """Regions with their grounds, and in each a square mark a quarter as wide: its colour, and where it is."""
     from PIL import Image
 
-    image = Image.new("RGB", (side * cell, side * cell))
+    image = Image.new("RGB", (SIDE * cell, SIDE * cell))
     size = cell // 4
     for number, (ground, (mark, x, y)) in enumerate(zip(grounds, marks, strict=True)):
-        left, top = cell * (number % side), cell * (number // side)
+        left, top = cell * (number % SIDE), cell * (number // SIDE)
         image.paste(COLOURS[ground], (left, top, left + cell, top + cell))
         image.paste(MARKS[mark], (left + x, top + y, left + x + size, top + y + size))
     return image
@@ -46,7 +48,6 @@ def problems(
     size: int,
     seed: int,
     *,
-    side: Annotated[int, Field(strict=True, ge=2, le=2)] = 2,
     cell: _drawn.Cell = 64,
     colours: Annotated[int, Field(strict=True, ge=2, le=len(MARKS))] = len(MARKS),
     part: Part = "train",
@@ -59,7 +60,6 @@ def problems(
     Args:
         size: rows.
         seed: of the questions.
-        side: rows and columns of regions.
         cell: width and height of a region in pixels.
         colours: of marks.
         part: `train` or `test`; a picture with its question is of one of them.
@@ -71,18 +71,18 @@ def problems(
     choices = random.Random(f"drawn regions {seed} choices")
     yielded = 0
     while yielded < size:
-        grounds = draw.sample(GROUNDS, side * side)
+        grounds = draw.sample(GROUNDS, SIDE * SIDE)
         marks = [
             (draw.choice(list(MARKS)[:colours]), draw.randrange(cell * 3 // 4), draw.randrange(cell * 3 // 4))
             for _ in grounds
         ]
-        asked = draw.randrange(side * side)
+        asked = draw.randrange(SIDE * SIDE)
         if not belongs(repr((grounds, marks, asked)), part):
             continue
-        shown = IMAGES.add(_picture(grounds, marks, side, cell))
+        shown = IMAGES.add(_picture(grounds, marks, cell))
         boxes = [
-            [cell * (n % side), cell * (n // side), cell * (n % side + 1), cell * (n // side + 1)]
-            for n in range(side * side)
+            [cell * (n % SIDE), cell * (n // SIDE), cell * (n % SIDE + 1), cell * (n // SIDE + 1)]
+            for n in range(SIDE * SIDE)
         ]
         prompt: list[Message] = [{"role": "user", "content": f"{shown}Which colour is the mark on {grounds[asked]}?"}]
         spec = {"kind": "crop", "image": marked(shown)[0]}
@@ -92,7 +92,7 @@ def problems(
         answer = marks[asked][0]
         if demonstrations:
             errs = choices.random() < errors
-            shown_region = choices.choice([n for n in range(side * side) if n != asked]) if errs else asked
+            shown_region = choices.choice([n for n in range(SIDE * SIDE) if n != asked]) if errs else asked
             call = call_text("crop", {"box": boxes[shown_region]})
             reply = box.call("crop", {"box": boxes[shown_region]}).text
             prompt = [*prompt, {"role": "assistant", "content": call}, {"role": "tool", "content": reply}]
