@@ -44,6 +44,10 @@ WIDE = {
 """42 million parameters with a vocabulary of 32,000."""
 
 
+ON_SERVER: dict[str, Any] = {"old_logp": "trainer", "credit": ["truncated_is"], "mismatch": {"on_breach": "warn"}}
+"""What a stage is trained with whose sampler is another engine (docs/servers.md)."""
+
+
 @dataclass(frozen=True)
 class Work:
     """The work that both sides do."""
@@ -67,6 +71,8 @@ class Work:
     seed: int = 0
     micro_batch_tokens: int = 65_536
     dtype: str = "float32"
+    serve: dict[str, Any] | None = None
+    """Our side decodes on a vLLM server that its stage starts: `rlvr.sampler` of the recipe."""
     clock: str = "perf_counter"
     """Of `time`: "process_time" leaves out what other processes of the machine take, where both sides have one thread."""
     weights_dtype: str = "float32"
@@ -226,6 +232,7 @@ class Whetstone:
             optimizer=Optimizer(learning_rate=job.learning_rate, schedule=job.schedule, warmup=0),  # type: ignore[arg-type]
             micro_batch_tokens=job.micro_batch_tokens,
             log_rollouts=0,
+            **({} if job.serve is None else ON_SERVER | {"sampler": job.serve}),
         )
         self.trainer = Trainer(
             settings,

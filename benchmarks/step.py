@@ -8,6 +8,7 @@
     python -m benchmarks.step --case vision              recipes/vision.yaml after SFT: a picture and a question, 32 x 8
     python -m benchmarks.step --case gpu                 a Qwen2.5-0.5B-shaped random model in bfloat16, for one large GPU
     python -m benchmarks.step --case gpu --no-peer       our side alone: model FLOPs utilisation, tokens per second, share of the bandwidth
+    python -m benchmarks.step --case gpu --no-peer --vllm VLLM           our side decodes on a vLLM server that shares the GPU
 
 Blocks of steps alternate between the two in one process, after a warm-up of each, so that a busy machine hurts
 both. A step is sampling, scoring, update; neither side writes checkpoints. Writes benchmarks/results/step-CASE.json.
@@ -66,6 +67,10 @@ CASES: dict[str, dict[str, Any]] = {
 Of the wide model's groups of 8, less than one in a hundred is all right or all wrong by chance."""
 
 
+SERVER_ARGUMENTS = "--gpu-memory-utilization 0.35 --max-model-len 1024"
+"""Of a server that shares the GPU with the trainer."""
+
+
 def job(case: str, folder: Path) -> sides.Work:
     """What a case measures; makes its model and data where they are missing."""
     if case.startswith("quickstart"):
@@ -101,17 +106,23 @@ def main() -> None:
     )
     parser.add_argument("--processor-time", action="store_true", help="not the clock's: for a machine that others use")
     parser.add_argument("--no-peer", action="store_true", help="measure our side alone")
+    parser.add_argument("--vllm", help="vLLM's executable: our side decodes on a server of it")
+    parser.add_argument("--vllm-arguments", default=SERVER_ARGUMENTS, help="of the server")
+    parser.add_argument("--weight-transfer", default="auto", help="how weights reach it: rlvr.sampler.weight_transfer")
     args = parser.parse_args()
     logging.basicConfig(level=logging.ERROR)
     torch.set_num_threads(args.threads)
     todo = job(args.case, args.folder)
+    if args.vllm:
+        serve = {"command": [args.vllm, "serve"], "arguments": args.vllm_arguments.split()}
+        todo = replace(todo, serve={"serve": serve, "weight_transfer": args.weight_transfer})
     todo = replace(
         todo, peer_rows=args.peer_rows or todo.peer_rows, dtype=args.dtype or todo.dtype, peer_weights=args.peer_weights,
         weights_dtype=args.weights_dtype, clock="process_time" if args.processor_time else todo.clock,
     )  # fmt: skip
     work = Path(tempfile.mkdtemp())
     side = sides.Whetstone(todo, work / "ours")
-    warm = 3 if args.case.startswith("quickstart") else 1
+    warm = 3 if args.case.startswith(("quickstart", "gpu")) else 1  # on a GPU kernels are compiled, shape by shape
     for _ in range(warm):
         side.step()
     whetstone_seconds: list[float] = []
@@ -127,6 +138,7 @@ def main() -> None:
         against = "" if args.no_peer else f" against {trl_seconds[-1]:.3f} s"
         print(f"block {block + 1} of {args.blocks}: {whetstone_seconds[-1]:.3f} s{against}", flush=True)
     peaks["both"] = peak_memory()
+    side.trainer.close()
     shutil.rmtree(work)
     report(args, todo, whetstone_seconds, trl_seconds, summary(metrics) | limits(side, todo, metrics), peaks)
 
@@ -153,7 +165,8 @@ def summary(steps: list[dict[str, float]]) -> dict[str, float]:
     """Medians of what our trainer says about its own steps."""
     names = (
         "rollout/tokens_per_s", "train/tokens_per_s", "time/rollout_s", "time/credit_s", "time/train_s",
-        "layout/computed_share", "layout/padding_share", "signal/zero_variance_group_share", "signal/zero_advantage_row_share",
+        "time/push_s", "mismatch/mean", "mismatch/max", "server/weights_mismatch", "layout/computed_share", "layout/padding_share",
+        "signal/zero_variance_group_share", "signal/zero_advantage_row_share",
     )  # fmt: skip
     return {n: statistics.median(s[n] for s in steps if n in s) for n in names if any(n in s for s in steps)}
 
@@ -211,7 +224,7 @@ def report(
         "peak_memory_gib": peaks,
         "measured": time.strftime("%Y-%m-%d"),
     }
-    variant = ["no-peer"] * args.no_peer + [args.dtype] * bool(args.dtype)
+    variant = ["no-peer"] * args.no_peer + [args.dtype] * bool(args.dtype) + ["vllm"] * bool(args.vllm)
     variant += ["weights-bfloat16"] * (todo.weights_dtype == "bfloat16") + ["peer-bfloat16"] * (
         todo.peer_weights == "bfloat16"
     )

@@ -83,6 +83,11 @@ def engine_class() -> Any:
             reload.finalize_layerwise_reload(self.model, self.model_config)
             pack_heads(self.model)
 
+        @staticmethod
+        def trainer_send_weights(*args: Any, **named: Any) -> None:
+            # abstract in vLLM 0.26, and gone in 0.32: our trainer sends by itself
+            raise NotImplementedError
+
         def shutdown(self) -> None:
             self.group = None
 
