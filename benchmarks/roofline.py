@@ -261,7 +261,8 @@ def parts(profiler: Any, vocabulary: int) -> dict[str, float]:
     gpu = torch.cuda.is_available()
     for event in profiler.key_averages(group_by_input_shape=True):
         # a replayed graph has kernels, and no operations that they belong to
-        if gpu and event.device_type == DeviceType.CUDA:
+        # annotations, such as a compiled region's, span kernels that are counted by themselves
+        if gpu and event.device_type == DeviceType.CUDA and not event.is_user_annotation:
             part = part_of_kernel(event.key)
             spent[part] = spent.get(part, 0.0) + event.self_device_time_total
         elif not gpu:
