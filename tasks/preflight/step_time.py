@@ -3,8 +3,9 @@
 Let P be the parameters and N the tokens of a step. A training pass takes 6 P N operations (with adapters 4 P N, with gradient checkpointing
 2 P N more), a scoring pass 2 P N, attention 2 L a d operations a token and position in a pass forward and twice that backward. A decoding
 step reads the weights and the keys and values of its rows once. GPUs are assumed to keep up the shares of their makers' figures that one
-H200 kept up in RLVR steps (docs/results.md, "On one H200"); an H100 did 35 and 24 %. Rewards, pushes of weights, commits and what ranks exchange are not counted, and every
-completion is taken to be `max_tokens` long; where sources differ, every group is taken to be as large and as long as the largest may be.
+H200 kept up in RLVR steps (docs/results.md, "On one H200"); an H100 did 35 and 24 %. Rewards, pushes of weights, commits and what ranks
+exchange are not counted, and every completion is taken to be `max_tokens` long; where sources differ, every group is taken to be as
+large and as long as the largest may be.
 """
 
 from __future__ import annotations
