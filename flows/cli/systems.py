@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 from pipelines.base.errors import UserError, did_you_mean
 
 FILE = Path(__file__).with_name("systems.yaml")
+CLAIMS = Path(__file__).with_name("claims.yaml")
 PLACES = ("preset", "method", "loss", "recipe", "stage", "verifier", "monitor", "environment", "command")
 """What an entry of `uses` may begin with."""
 
@@ -28,6 +29,47 @@ class Status(StrEnum):
     PART = "in part"
     NOT_YET = "not yet"
     OUTSIDE = "outside"
+
+
+class Verdict(StrEnum):
+    """What a run here says of a paper's claim."""
+
+    CONFIRMED = "seen"
+    PART = "seen in part"
+    NOT_SEEN = "not seen"
+    CONTRADICTED = "contradicted"
+    TOO_SMALL = "too small"
+
+
+class Claim(BaseModel):
+    """A paper's central claim, tried.
+
+    Attributes:
+        system: name of the system.
+        claim: one sentence.
+        run: `place:name` of what was run.
+        size: task, size, seeds and budget, and how the learning rate was chosen.
+        outcome: the difference, with its 95 % interval.
+        verdict: what that says of the claim.
+        why: the most likely reason; None where the claim is seen.
+        results: page of docs and heading where the measurement stands.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    system: str
+    claim: str
+    run: str
+    size: str
+    outcome: str
+    verdict: Verdict
+    why: str | None = None
+    results: str
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Claim:
+        if (self.why is None) != (self.verdict == Verdict.CONFIRMED):
+            raise ValueError(f"{self.system}: a claim that is not simply seen says why, and one that is does not")
+        return self
 
 
 class System(BaseModel):
@@ -85,6 +127,16 @@ def systems() -> tuple[System, ...]:
     """
     body = yaml.safe_load(FILE.read_text())
     return tuple(System(group=group, **entry) for group, entries in body.items() for entry in entries)
+
+
+@cache
+def claims() -> dict[str, Claim]:
+    """Name of a system → its claim, of all systems that one was tried of, in the order of the file.
+
+    Raises:
+        pydantic.ValidationError: an entry of the file contradicts itself.
+    """
+    return {entry["system"]: Claim(**entry) for entry in yaml.safe_load(CLAIMS.read_text())}
 
 
 def find(name: str) -> System:
@@ -149,11 +201,17 @@ def page(known: System) -> str:
         lines.append(f"waits for: {', '.join(known.needs)}")
     if known.outside:
         lines.append(f"outside: {known.outside}")
+    if tried := claims().get(known.name):
+        lines += [f"claim: {tried.claim}", f"  tried on {tried.size}: {tried.outcome}", f"  {tried.verdict}"]
+        lines[-1] += f": {tried.why}" if tried.why else ""
+        lines.append(f"  docs/{tried.results}")
     return "\n".join(lines)
 
 
 def _plain(known: System) -> dict[str, Any]:
-    return {**known.model_dump(mode="json"), "status": known.status.value}
+    tried = claims().get(known.name)
+    shown = tried.model_dump(mode="json", exclude={"system"}) if tried else None
+    return {**known.model_dump(mode="json"), "status": known.status.value, "tried": shown}
 
 
 def counts() -> str:

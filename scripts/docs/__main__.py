@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from pipelines.recipe import json_schema, shipped
-from scripts.docs import api, columns, coming_from, methods, settings, systems
+from scripts.docs import api, claims, columns, coming_from, methods, settings, systems
 from tasks.keys import sections
 
 PAGES = {
@@ -20,6 +20,7 @@ PAGES = {
     "columns.md": columns.markdown,
     "coming-from.md": coming_from.markdown,
     "systems.md": systems.markdown,
+    "claims.md": claims.markdown,
     "settings.md": settings.markdown,
     shipped.SCHEMA.name: json_schema.text,
 } | {coming_from.file_name(name): partial(coming_from.markdown, name) for name in coming_from.ABOUT}

@@ -49,7 +49,7 @@ PROSE = {
 }  # fmt: skip
 """phrase of our dialect → plain English; in the pages that are written by hand and in the headers of recipes."""
 KEPT = {"recipes/process_model.yaml": {"goes on"}}
-GENERATED = {"api.md", "methods.md", "systems.md", "columns.md", "settings.md", "CHANGELOG.md"}
+GENERATED = {"api.md", "methods.md", "systems.md", "claims.md", "columns.md", "settings.md", "CHANGELOG.md"}
 GENERATED |= {f"coming-from{trainer}.md" for trainer in ("", "-trl", "-open-r1", "-verl", "-axolotl")}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 import toys
@@ -133,3 +134,40 @@ def test_the_file_has_no_unknown_keys():
     body["language models"][0]["surprise"] = 1
     with pytest.raises(ValidationError):
         System(group="x", **body["language models"][0])
+
+
+@pytest.mark.parametrize("tried", systems.claims().values(), ids=lambda tried: tried.system)
+def test_a_claim_is_of_a_system_and_its_figures_stand_where_it_says(tried):
+    """A figure that is corrected on a page of results is corrected in the table of claims, too."""
+    known = systems.find(tried.system)
+    assert known.name == tried.system and known.status != Status.OUTSIDE and exists(tried.run)
+    page, _, heading = tried.results.partition("#")
+    text = (toys.ROOT / "docs" / page).read_text().replace("−", "-")
+    sections = re.split(r"(?m)^#+ ", text)
+    under = [part for part in sections if slug(part.splitlines()[0] if part else "") == heading]
+    assert len(under) == 1, f"{page} has {len(under)} headings {heading}"
+    figures = re.findall(r"\[[-+0-9., ]+\]|\d+\.\d+", tried.outcome)
+    assert not [figure for figure in figures if figure not in under[0]]
+
+
+def slug(heading: str) -> str:
+    """The anchor of a heading, as mkdocs makes it."""
+    return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
+
+
+def test_claims_are_told_apart_from_what_is_seen():
+    """Each system has one claim at most; a verdict that is not `seen` has a reason."""
+    entries = yaml.safe_load(systems.CLAIMS.read_text())
+    assert len(entries) == len(systems.claims())
+    entry = next(iter(systems.claims().values())).model_dump()
+    for verdict, why in (("seen", "because"), ("not seen", None)):
+        with pytest.raises(ValidationError, match="says why"):
+            systems.Claim(**entry | {"verdict": verdict, "why": why})
+
+
+def test_a_systems_page_has_its_claim(capsys):
+    assert systems.show("PrefixRL", None, as_json=False) == 0
+    text = capsys.readouterr().out
+    assert "claim: RL from prefixes" in text and "not seen: the cold start" in text
+    assert systems.show("PrefixRL", None, as_json=True) == 0
+    assert json.loads(capsys.readouterr().out)["tried"]["verdict"] == "not seen"
