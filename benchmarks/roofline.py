@@ -57,6 +57,8 @@ KERNELS = {
     "optimizer": ("adam", "multi_tensor"),
 }
 """Words in the names of a GPU's kernels, by what they compute."""
+HEAVIEST = 12
+"""Kernels that are printed by name after each profile of a GPU, since names that `KERNELS` misses count as everything else."""
 CACHE_BYTES = 1 << 29
 """Read between two uses of a matrix, so that it comes from memory."""
 
@@ -259,16 +261,20 @@ def parts(profiler: Any, vocabulary: int) -> dict[str, float]:
     """Share of the processor's time by what it was spent on; of a GPU's time where there is one."""
     spent: dict[str, float] = {}
     gpu = torch.cuda.is_available()
+    kernels: dict[str, float] = {}
     for event in profiler.key_averages(group_by_input_shape=True):
         # a replayed graph has kernels, and no operations that they belong to
         # annotations, such as a compiled region's, span kernels that are counted by themselves
         if gpu and event.device_type == DeviceType.CUDA and not event.is_user_annotation:
             part = part_of_kernel(event.key)
             spent[part] = spent.get(part, 0.0) + event.self_device_time_total
+            kernels[event.key] = kernels.get(event.key, 0.0) + event.self_device_time_total
         elif not gpu:
             part = part_of(event.key, event.input_shapes, vocabulary)
             spent[part] = spent.get(part, 0.0) + event.self_cpu_time_total
     total = sum(spent.values()) or 1.0
+    for name, value in sorted(kernels.items(), key=lambda item: -item[1])[:HEAVIEST]:
+        print(f"    {value / total:6.1%} {name[:100]}", flush=True)
     return {part: value / total for part, value in sorted(spent.items(), key=lambda item: -item[1])}
 
 
