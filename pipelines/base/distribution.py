@@ -40,3 +40,13 @@ def libraries(extra: str) -> list[str]:
     lines = importlib.metadata.requires(NAME) or []
     marked = re.compile(rf"^(.*?)\s*;\s*extra\s*==\s*['\"]{re.escape(extra)}['\"]\s*$")
     return [match[1] for line in lines if (match := marked.match(line))]
+
+
+def is_installed(extra: str) -> bool:
+    """Whether every library that an extra adds is installed, whatever its version."""
+    for library in libraries(extra):
+        try:
+            importlib.metadata.version(re.split(r"[^\w.-]", library, maxsplit=1)[0])
+        except importlib.metadata.PackageNotFoundError:
+            return False
+    return True

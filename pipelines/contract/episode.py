@@ -181,13 +181,16 @@ def play_out(
     """
     episodes: list[Episode] = []
     for request in requests:
-        games = [_seated(request, context) for _ in range(request.rollouts)]
+        games = [seated(request, context) for _ in range(request.rollouts)]
         episodes += [episode for seat in zip(*games, strict=True) for episode in seat]
-    while True:
-        active = [e for e in episodes if e.stop is None and len(e.states) < budget.most_turns and _moves_next(e)]
-        if not active:
-            return [episode for episode in episodes if episode.tokens or not episode.others]
+    while active := waiting(episodes, budget):
         advance(active, context, budget, restarts=restarts)
+    return [episode for episode in episodes if episode.tokens or not episode.others]
+
+
+def waiting(episodes: Sequence[Episode], budget: TurnBudget) -> list[Episode]:
+    """Those that go on, and whose message their environment waits for."""
+    return [e for e in episodes if e.stop is None and len(e.states) < budget.most_turns and _moves_next(e)]
 
 
 def start(request: RolloutRequest, context: RolloutContext) -> Episode:
@@ -196,7 +199,7 @@ def start(request: RolloutRequest, context: RolloutContext) -> Episode:
     Raises:
         RecipeError: the problem names no environment, or one that does not exist, or a game in which the policy has several seats.
     """
-    episode, *others = _seated(request, context)
+    episode, *others = seated(request, context)
     if others:
         raise RecipeError(
             "rlvr.rollout",
@@ -206,7 +209,7 @@ def start(request: RolloutRequest, context: RolloutContext) -> Episode:
     return episode
 
 
-def _seated(request: RolloutRequest, context: RolloutContext) -> list[Episode]:
+def seated(request: RolloutRequest, context: RolloutContext) -> list[Episode]:
     """A new episode, or one for each seat of the policy: the group of the seats' first is the problem's, the next one's `prompts` on."""
     name, world = _world(request, context)
     seats = tuple(getattr(world, "seats", (None,)))

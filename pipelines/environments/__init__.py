@@ -64,7 +64,8 @@ class Environment(Protocol):
     """One episode at a time; cloneable through its state.
 
     One that draws lots has a method `reseed(number)` too. It is called after `reset`, and all that is drawn afterwards depends on the
-    number and on the state alone, so that episodes of one problem differ and a resumed run draws the same.
+    number and on the state alone, so that episodes of one problem differ and a resumed run draws the same. One that knows its best moves
+    may have `best()`: message → its chance to be what the best player says next; sample episodes are played by it.
     """
 
     waits: bool
@@ -121,12 +122,17 @@ def plugin_files() -> list[Path]:
     return sorted(file for folder in folders for file in folder.glob("*.py"))
 
 
-def _module(name: str) -> Any:
+def module(name: str) -> Any:
+    """The module that defines an environment.
+
+    Raises:
+        RecipeError: there is none of that name.
+    """
     return importlib.import_module(module_name(name))
 
 
 def _says(name: str, flag: str) -> bool:
-    return name in known() and bool(getattr(_module(name), flag, False))
+    return name in known() and bool(getattr(module(name), flag, False))
 
 
 def only_episodes_score(name: str) -> bool:
@@ -138,7 +144,7 @@ def verifiers_of(name: str) -> tuple[str, ...] | None:
     """The verifiers that its rows name (`VERIFIERS` in its module; `exact` where only episodes score); None where they may name any."""
     if name not in known():
         return None
-    return getattr(_module(name), "VERIFIERS", ("exact",) if only_episodes_score(name) else None)
+    return getattr(module(name), "VERIFIERS", ("exact",) if only_episodes_score(name) else None)
 
 
 def runs_outside(name: str) -> bool:
@@ -148,18 +154,23 @@ def runs_outside(name: str) -> bool:
 
 def corpus_of(name: str) -> str | None:
     """The generated corpus that its rows search unless they name another (`CORPUS` in its module)."""
-    return getattr(_module(name), "CORPUS", None) if name in known() else None
+    return getattr(module(name), "CORPUS", None) if name in known() else None
 
 
 def refusals(name: str, config: dict[str, Any]) -> Iterator[Told]:
     """What it can tell to be wrong with its settings before it makes problems (`refusals` in its module), by their fields."""
-    check = getattr(_module(name), "refusals", None) if name in known() else None
+    check = getattr(module(name), "refusals", None) if name in known() else None
     yield from check(config) if check is not None else ()
 
 
 def libraries_of(name: str) -> tuple[str, ...]:
     """The libraries that play it (`LIBRARIES` in its module)."""
-    return getattr(_module(name), "LIBRARIES", ()) if name in known() else ()
+    return getattr(module(name), "LIBRARIES", ()) if name in known() else ()
+
+
+def extra_of(name: str) -> str | None:
+    """The project's extra without which it cannot be played (`EXTRA` in its module; that of searches where it has a corpus), if any."""
+    return getattr(module(name), "EXTRA", "search" if corpus_of(name) else None) if name in known() else None
 
 
 def can_relabel(name: str) -> bool:
@@ -169,7 +180,7 @@ def can_relabel(name: str) -> bool:
 
 def has_players(name: str) -> bool:
     """Whether its `World` has the attributes of `_forms.Game`."""
-    return name in known() and hasattr(_module(name).World, "seats")
+    return name in known() and hasattr(module(name).World, "seats")
 
 
 def self_play(name: str, config: dict[str, Any]) -> bool:
@@ -183,7 +194,7 @@ def make(name: str) -> Environment:
     Raises:
         RecipeError: there is none of that name.
     """
-    return _module(name).World()
+    return module(name).World()
 
 
 def relabel(name: str, problem: Problem, messages: Sequence[str]) -> tuple[Problem, list[int]] | None:
@@ -195,7 +206,7 @@ def relabel(name: str, problem: Problem, messages: Sequence[str]) -> tuple[Probl
     Raises:
         RecipeError: the environment's module has no function `relabel(problem, messages)`.
     """
-    function = getattr(_module(name), "relabel", None)
+    function = getattr(module(name), "relabel", None)
     if function is None:
         raise RecipeError(
             "rlvr.rollout",
@@ -211,7 +222,7 @@ def problems(name: str, size: int, seed: int, config: dict[str, Any]) -> Iterato
     Raises:
         RecipeError: no such environment, or settings it does not take.
     """
-    function = _module(name).problems
+    function = module(name).problems
     renamed = (
         {"environment": name} if plugins.is_reference(name) else {}
     )  # its rows do not know what the recipe calls it
@@ -230,8 +241,8 @@ Chances = Callable[[list[tuple[list[Message], list[str]]]], list[list[float]]]
 
 def exact(name: str, chances: Chances) -> dict[str, float]:
     """What can be computed of a policy's chances where an environment is small enough (`decisions` and `exact` of its file)."""
-    module = _module(name)
-    return module.exact(chances(module.decisions())) if hasattr(module, "exact") else {}
+    own = module(name)
+    return own.exact(chances(own.decisions())) if hasattr(own, "exact") else {}
 
 
 def key_number(text: str) -> int:

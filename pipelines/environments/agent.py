@@ -39,6 +39,7 @@ from pipelines.tools import Outcome
 
 PLAYED = True
 OUTSIDE = True
+TOOLS = True
 VERIFIERS = None
 """A result is scored by the verifier of its task, which may be any."""
 MOST_WAIT_S = 110.0

@@ -27,6 +27,7 @@ Form = Literal["text", "json"]
 
 PLAYED = True
 OUTSIDE = True
+EXTRA = "openenv"
 
 
 class _Refused(Exception):

@@ -20,6 +20,7 @@ from pipelines.environments._rows import starting_row
 Result = TypeVar("Result")
 
 LIBRARIES = ("TextArena",)
+EXTRA = "textarena"
 PLAYED = True
 
 

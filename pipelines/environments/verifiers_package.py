@@ -29,6 +29,8 @@ ROW = ("prompt", "answer", "info", "task", "example_id")
 """What of a row of its data set an environment reads."""
 
 LIBRARIES = ("verifiers",)
+EXTRA = "verifiers"
+TOOLS = True
 OUTSIDE = True
 
 

@@ -167,7 +167,7 @@ def test_what_cannot_be_relabelled_is_named(tmp_path):
         verifiers.relabel(replace(countdown(), verifier="exact"), "x")
     with pytest.raises(RecipeError, match="needs prompting: plain"):
         check(read_recipe(toys.recipe(tmp_path), ["presets=[hindsight]", "rlvr.prompting=paraphrase"]))
-    able = {name for name in environments.known() if hasattr(environments._module(name), "relabel")}
+    able = {name for name in environments.known() if hasattr(environments.module(name), "relabel")}
     assert able == {"frozen_lake"}
     assert {name for name in verifiers.known() if hasattr(verifiers.load(name), "relabel")} == set(verifiers.RELABELLED)
     hindsight = ["presets=[hindsight]", "rlvr.rollout={kind: hindsight}"]
