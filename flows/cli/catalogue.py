@@ -30,14 +30,6 @@ def entry(slot: str, name: str) -> dict[str, Any]:
     """Everything known about a method, as plain values."""
     fn = catalogue.load(room(slot), name)
     card = catalogue.card(fn)
-    model = catalogue.settings_model(fn)
-    settings = {}
-    for field, about in model.model_fields.items():
-        settings[field] = {
-            "type": setting_types.type_name(about.annotation),
-            "default": None if about.is_required() else about.default,
-            "bounds": setting_types.bounds(about.annotation, about.metadata),
-        }
     return {
         "slot": slot,
         "name": name,
@@ -45,7 +37,7 @@ def entry(slot: str, name: str) -> dict[str, Any]:
         "title": card.title,
         "checked": card.checked,
         "needs": list(catalogue.needs(fn)),
-        "settings": settings,
+        "settings": setting_types.table(catalogue.settings_model(fn)),
         "remembers": inspect.isclass(fn)
         and any(issubclass(fn, base) and fn.state_dict is not base.state_dict for base in (Method, Monitor)),
         "reduces_to": card.reduces_to,
@@ -135,7 +127,5 @@ def page(method: dict[str, Any], heading: str = "") -> str:
         lines.append(f"reduces to: {method['reduces_to']}")
     if method["remembers"]:
         lines.append("remembers: its state is part of every checkpoint")
-    for name, about in method["settings"].items():
-        bounds = f" ({', '.join(about['bounds'])})" if about["bounds"] else ""
-        lines.append(f"setting {name}: {about['type']}{bounds}, default {about['default']}")
+    lines += [setting_types.line(*setting) for setting in method["settings"].items()]
     return "\n".join([*lines, "", method["doc"], ""])

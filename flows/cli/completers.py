@@ -138,6 +138,11 @@ def verifiers(**_: Any) -> list[str]:
     return _names("verifier")
 
 
+def environments(**_: Any) -> list[str]:
+    """Environments by name."""
+    return _names("environment")
+
+
 def systems(**_: Any) -> list[str]:
     """Published systems; the name without what stands in brackets is enough."""
     text = Path(__file__).with_name("systems.yaml").read_text()
@@ -210,6 +215,6 @@ BY_ARGUMENT: dict[str, Completer] = {
 }  # fmt: skip
 """Argument → its values, in every command that has it."""
 BY_COMMAND: dict[tuple[str, str], Completer] = {
-    ("methods", "name"): methods, ("systems", "name"): systems, ("lineage", "name"): runs,
+    ("methods", "name"): methods, ("environments", "name"): environments, ("systems", "name"): systems, ("lineage", "name"): runs,
 }  # fmt: skip
 """Command and argument → its values."""

@@ -46,6 +46,9 @@ COMMANDS: dict[str, Command] = {
     ),
     "inspect": Command("flows.cli.inspect", "write what a run's models answered as logs of inspect_ai, for its viewer"),
     "methods": Command("flows.cli.methods", "the catalogue of methods and presets, or one of them"),
+    "environments": Command(
+        "flows.cli.environments", "the environments that agents can act in, or one of them with a sample episode"
+    ),
     "systems": Command("flows.cli.systems", "published systems: what runs of each here, and what is missing"),
     "verify": Command("flows.cli.verify", "score the rows {completion, answer, verifier?, info?} of a JSONL file"),
     "compare": Command(

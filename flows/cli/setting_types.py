@@ -6,11 +6,34 @@ from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import annotated_types
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from pipelines.contract.fields import ADDRESS
 
 SIGNS = {annotated_types.Gt: ">", annotated_types.Ge: "≥", annotated_types.Lt: "<", annotated_types.Le: "≤"}
+
+
+def table(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
+    """The settings of a method or an environment by name: type, default and bounds."""
+    return {
+        name: {
+            "type": type_name(about.annotation),
+            "default": None if about.is_required() else about.default,
+            "bounds": bounds(about.annotation, about.metadata),
+        }
+        for name, about in model.model_fields.items()
+    }
+
+
+def line(name: str, about: dict[str, Any], *, required: bool = False) -> str:
+    """A row of `table` as text.
+
+    >>> line("side", {"type": "int", "default": 4, "bounds": ["≥ 2"]})
+    'setting side: int (≥ 2), default 4'
+    """
+    limits = f" ({', '.join(about['bounds'])})" if about["bounds"] else ""
+    return f"setting {name}: {about['type']}{limits}, {'to be set' if required else 'default ' + str(about['default'])}"
 
 
 def type_name(annotation: Any) -> str:
