@@ -289,7 +289,7 @@ def take_turns(
         elif step.restart and not restarts:
             _give_up(episode, "environment_failed")
         else:
-            _receive(episode, step, context, budget)
+            _receive(episode, environments.read_step(episode.name, step), context, budget)
 
 
 def _as_asked(episode: Episode, completion: Completion, context: RolloutContext) -> Completion:
@@ -393,7 +393,8 @@ def _receive(
         if not episode.tokens:
             _open(episode, context)
             return
-        step = replace(step, observation=cast("Game", episode.world).observation(episode.player or 0))
+        observation = cast("Game", episode.world).observation(episode.player or 0)
+        step = replace(step, observation=environments.read_from(episode.name, observation))
     observation = step.observation
     reminder = budget.reminder(len(episode.states), episode.extensions) if budget is not None else ""
     *shown, last = step.messages or [{"role": step.role, "content": observation}]
@@ -441,7 +442,8 @@ def conversations(episode: Episode) -> list[Episode]:
 
 def _open(episode: Episode, context: RolloutContext) -> None:
     """Ask a seat whose first turn this is."""
-    episode.opening = cast("Game", episode.world).opening(episode.player or 0)
+    opening = cast("Game", episode.world).opening(episode.player or 0)
+    episode.opening = environments.read_from(episode.name, opening)
     [prompt] = context.render([episode.opening], [episode.request.problem.tools])
     episode.request = replace(episode.request, prompt=prompt)
     episode.add(prompt, Role.PROMPT)

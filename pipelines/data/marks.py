@@ -9,7 +9,7 @@ do.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -69,8 +69,21 @@ def without(text: str) -> str:
 
 
 def unnamed(text: str) -> str:
-    """What a policy or a tool wrote, as a text that names no image."""
+    """What a policy, a tool or a server wrote, as a text that names no image."""
     return text.replace(PLACE, "\ufffd") if PLACE in text else text
+
+
+def unnamed_in(value: Any) -> Any:
+    """A plain value whose texts name no image, at any depth.
+
+    >>> unnamed_in([{mark("0" * 32): 1}, "a" + PLACE])
+    [{'�00000000000000000000000000000000�': 1}, 'a�']
+    """
+    if isinstance(value, str):
+        return unnamed(value)
+    if isinstance(value, Mapping):
+        return {unnamed_in(name): unnamed_in(each) for name, each in value.items()}
+    return type(value)(map(unnamed_in, value)) if isinstance(value, list | tuple) else value
 
 
 def key_of(digest: str) -> int:

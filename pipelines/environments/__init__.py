@@ -10,7 +10,7 @@ import hashlib
 import importlib
 import importlib.util
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from pipelines.base import plugins
 from pipelines.base.errors import Problem as Told
 from pipelines.base.errors import RecipeError, did_you_mean
+from pipelines.data import marks
 from pipelines.data.records import Message, Problem
 
 SLOT = "environments"
@@ -152,6 +153,37 @@ def runs_outside(name: str) -> bool:
     return _says(name, "OUTSIDE")
 
 
+def shows_images(name: str) -> bool:
+    """Whether its texts name images (`SHOWS_IMAGES` in its module); in those of others no text is read as one."""
+    return _says(name, "SHOWS_IMAGES")
+
+
+def read_from(name: str, value: Any) -> Any:
+    """What an environment shows, as plain values that name no image unless it shows some.
+
+    Others may hand on what a server or a program says, which could otherwise crash a model that reads text alone, or show one an image
+    of this process.
+    """
+    return value if shows_images(name) else marks.unnamed_in(value)
+
+
+def read_step(name: str, step: Step) -> Step:
+    """A step as `read_from` has its texts. What the policy wrote into a call names no image anywhere: in JSON it can escape any letter."""
+    shown = read_from(name, {"observation": step.observation, "messages": step.messages})
+    calls = [
+        {key: read_from(name, value) if key == "text" else marks.unnamed_in(value) for key, value in call.items()}
+        for call in step.calls
+    ]
+    return replace(step, calls=calls, **shown)
+
+
+def _read_row(name: str, row: dict[str, Any]) -> dict[str, Any]:
+    """A row as `read_from` has it; the schemas of tools, which a server may have written, name no image anywhere."""
+    row = read_from(name, row)
+    tools = row["info"].get("tools")
+    return row if tools is None else {**row, "info": {**row["info"], "tools": marks.unnamed_in(tools)}}
+
+
 def corpus_of(name: str) -> str | None:
     """The generated corpus that its rows search unless they name another (`CORPUS` in its module)."""
     return getattr(module(name), "CORPUS", None) if name in known() else None
@@ -227,7 +259,8 @@ def problems(name: str, size: int, seed: int, config: dict[str, Any]) -> Iterato
         {"environment": name} if plugins.is_reference(name) else {}
     )  # its rows do not know what the recipe calls it
     try:
-        yield from ({**row, "info": {**row["info"], **renamed}} for row in function(size, seed, **config))
+        rows = (_read_row(name, row) for row in function(size, seed, **config))
+        yield from ({**row, "info": {**row["info"], **renamed}} for row in rows)
     except TypeError as error:
         raise RecipeError(f"environment {name} refuses its config: {error}.") from None
     except ValidationError as error:

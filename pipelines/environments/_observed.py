@@ -42,10 +42,9 @@ def of_experts(name: str, seed: int, config: dict[str, Any]) -> Iterator[str]:
     without = 0
     for row in environments.problems(name, ALL, seed, {**config, "demonstrations": True}):
         world, info = environments.make(name), row["info"]
-        before = world.reset(
-            Problem(uid="", prompt=row["prompt"], answer="", verifier="exact", source="", licence="", info=info)
-        )
-        step = world.step(str(info.get("solution", "")))
+        problem = Problem(uid="", prompt=row["prompt"], answer="", verifier="exact", source="", licence="", info=info)
+        before = environments.read_from(name, world.reset(problem))
+        step = environments.read_step(name, world.step(str(info.get("solution", ""))))
         observations = [text for text in (*shown(before), step.observation) if text]
         if step.done and len(observations) > 1:
             without = 0

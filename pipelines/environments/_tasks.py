@@ -12,6 +12,7 @@ from typing import Any
 from pipelines import environments, verifiers
 from pipelines.base.errors import Problem as Told
 from pipelines.base.errors import RecipeError, did_you_mean
+from pipelines.data import marks
 
 NOT_THE_TASK_S = ("environment", "tools", "toolbox", "solution", "reference_calls", "costs")
 """Fields of the info of another environment's rows that are about how it plays them."""
@@ -58,7 +59,7 @@ def tasks_of(source: str | Mapping[str, Any], size: int, seed: int) -> Iterator[
         yield from _of_file(source, size, seed)
         return
     config = {name: value for name, value in source.items() if name != "environment"}
-    for row in environments.problems(str(source["environment"]), size, seed, config):
+    for row in map(marks.unnamed_in, environments.problems(str(source["environment"]), size, seed, config)):
         info = {field: value for field, value in row["info"].items() if field not in NOT_THE_TASK_S}
         yield Task(row["prompt"][-1]["content"], row["answer"], row["verifier"], info)
 
@@ -72,7 +73,7 @@ def _of_file(name: str, size: int, seed: int) -> Iterator[Task]:
     random.Random(seed).shuffle(lines)
     for number, line in lines[:size]:
         try:
-            row = json.loads(line)
+            row = marks.unnamed_in(json.loads(line))
             task = Task(**{{"task": "text"}.get(field, field): value for field, value in row.items()})
         except (ValueError, TypeError, AttributeError):
             task = None

@@ -37,6 +37,7 @@ COLOURS = {
 LETTERS = {name: "k" if name == "black" else name[0] for name in COLOURS}
 EMPTY = "."
 VERIFIERS = ("exact", "number", "grounding")
+SHOWS_IMAGES = True
 
 
 class Question(NamedTuple):

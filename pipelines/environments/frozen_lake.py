@@ -37,6 +37,7 @@ TILES = {
 
 LIBRARIES = ("gymnasium",)
 PLAYED = True
+SHOWS_IMAGES = True
 
 
 class World:

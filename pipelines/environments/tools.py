@@ -38,6 +38,7 @@ from pipelines.tools import (
 from pipelines.verifiers.tool_calls import CLOSE, OPEN, NoCalls, calls
 
 LIBRARIES = ("bm25s", "mcp")
+SHOWS_IMAGES = True
 KINDS = (calculator, crop, function, mcp_server, python, search)
 """Imported by name, so that their code is in the key of every stage that plays episodes."""
 MOST_CALLS = 8

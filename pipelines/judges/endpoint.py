@@ -11,6 +11,7 @@ from typing import Any
 from pipelines.base.cache import Cache
 from pipelines.base.errors import UserError
 from pipelines.base.project import make_home
+from pipelines.data import marks
 from pipelines.data.images import as_content
 from pipelines.data.records import Message
 from pipelines.judges.client import PATIENCE, Answer, ChatClient
@@ -92,7 +93,7 @@ def _reply(answer: Answer) -> Reply:
     if answer.text is None:
         return Reply(None, 0, answer.seconds, problem=answer.problem)
     tokens = 0 if answer.cached else answer.total_tokens
-    return Reply(answer.text, tokens, answer.seconds, cached=answer.cached)
+    return Reply(marks.unnamed(answer.text), tokens, answer.seconds, cached=answer.cached)
 
 
 def cache_file() -> Path:

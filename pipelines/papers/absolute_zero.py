@@ -21,7 +21,7 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import Column, PerRow, PerToken, Phase
 from pipelines.contract.method import Rollout
-from pipelines.data import chat
+from pipelines.data import chat, marks
 from pipelines.data.records import Stop, Trajectory, by_group
 from pipelines.papers.common.groups import Groups
 from pipelines.rlvr.common.answers import answers
@@ -353,8 +353,8 @@ def _answers(asked: Sequence[tuple[RolloutRequest, list[Message]]], context: Rol
 
 
 def _filled(template: str, **places: str) -> str:
-    """A template with texts in the place of {names}; braces of the texts stay what they are."""
-    return re.sub(r"\{(\w+)\}", lambda match: places.get(match[1], match[0]), template)
+    """A template with texts in the place of {names}; braces of the texts stay what they are, and an output names no image."""
+    return re.sub(r"\{(\w+)\}", lambda match: marks.unnamed(places.get(match[1], match[0])), template)
 
 
 def _blocks(text: str, name: str) -> list[str]:

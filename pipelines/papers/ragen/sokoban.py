@@ -50,6 +50,7 @@ TILES = {
 }
 
 PLAYED = True
+SHOWS_IMAGES = True
 
 
 class Room(NamedTuple):

@@ -19,6 +19,7 @@ from pipelines.environments._answered import Part, World, belongs
 __all__ = ["World", "problems"]
 
 VERIFIERS = ("exact",)
+SHOWS_IMAGES = True
 LIBRARIES = ("gymnasium",)
 QUESTION = "{first}{second}Closer?"
 ANSWERS = {True: "Better: first", False: "Better: second", None: "Better: unsure"}

@@ -24,6 +24,7 @@ from pipelines.environments import _drawn
 from pipelines.environments._answered import Part, belongs
 from pipelines.papers.spiral.game import GameWorld, Opponent, rows, seats_of
 
+SHOWS_IMAGES = True
 EMPTY = "123456789"
 MARKS = "XO"
 _PAPER, _LINE = (255, 255, 255), (120, 120, 120)

@@ -24,6 +24,7 @@ from pipelines.tools import call_text, toolbox
 __all__ = ["World", "problems"]
 
 VERIFIERS = ("exact",)
+SHOWS_IMAGES = True
 SIDE = 2
 """Rows and columns of regions."""
 GROUNDS = ("red", "blue", "green", "yellow", "purple", "orange", "cyan")

@@ -13,14 +13,20 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+import scripted
 import worlds
+from PIL import Image
 
 pytest.importorskip("websockets")
 
 from pipelines import environments
 from pipelines.base.errors import RecipeError
+from pipelines.contract.episode import play_out
+from pipelines.contract.turn_budget import TurnBudget
 from pipelines.curate.mapping import to_problem
 from pipelines.curate.values import RowError
+from pipelines.data import marks
+from pipelines.data.images import IMAGES
 from pipelines.environments import Unavailable, openenv
 from pipelines.environments._stepping import step_all
 from pipelines.recipe.settings import Source
@@ -29,7 +35,7 @@ CONFIG = {"show": ["text"], "instruction": "Take all.", "reset": {"base": 6}}
 
 
 @contextlib.contextmanager
-def stand_in():
+def stand_in(says=""):
     """The server of tests/ecosystem/openenv_server.py, its messages as the real one (0.10.0) sends them."""
     from websockets.sync.server import serve
 
@@ -46,14 +52,14 @@ def stand_in():
             data = message["data"]
             if message["type"] == "reset":
                 left = data.get("base", 5) + data["seed"] % 5
-                connection.send(shown(f"{left} left", left))
+                connection.send(shown(f"{left} left{says}", left))
             elif set(data) != {"message"}:
                 error = {"loc": ["message"], "msg": "Field required", "type": "missing"}
                 connection.send(reply("error", message="Invalid message", code="VALIDATION_ERROR", errors=[error]))
             elif data["message"] == "break":
                 connection.send(reply("error", message="the environment is broken", code="EXECUTION_ERROR"))
             elif not data["message"].startswith("take "):
-                connection.send(shown("say: take N", left, -0.25))
+                connection.send(shown(f"say: take N{says}", left, -0.25))
             else:
                 left -= int(data["message"].removeprefix("take "))
                 connection.send(shown(f"{left} left", left, float(left == 0), left <= 0))
@@ -115,6 +121,22 @@ def test_episodes_are_the_server_s(url):
     quick = [started(row) for row in rows]
     steps = step_all(quick, [f"take {left}" for left in lefts])
     assert all(step.done and step.info["success"] for step in steps)
+
+
+def test_a_server_shows_no_image():
+    """Neither the mark of one that this process knows, nor a part of a mark; and its episodes still start as the data say."""
+    image = IMAGES.add(Image.new("RGB", (2, 2), "blue"))
+    for says in (image, marks.PLACE, marks.mark("0" * 32)):
+        with stand_in(says) as url:
+            [row] = environments.problems("openenv", 1, 1, {"url": url, **CONFIG})
+            request = scripted.request("q", 1, **row["info"])
+            [episode] = play_out(
+                [request], scripted.context(lambda prefix, number: "hello", max_tokens=9), TurnBudget(2)
+            )
+        assert episode.status == "" and episode.valid == [1.0, 1.0]
+        for text in (row["prompt"][0]["content"], *episode.observations, episode.replies[0]["content"]):
+            assert text.endswith(marks.unnamed(says))
+        assert max(episode.tokens) < marks.FIRST_ID
 
 
 def test_what_is_no_action_is_an_observation(url):

@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 from pipelines.base.errors import UserError
-from pipelines.data import images
+from pipelines.data import images, marks
 from pipelines.judges.endpoint import ChatEndpoint, cache_file
 
 
@@ -52,6 +52,13 @@ def test_replies_come_in_order_and_once():
         assert len(judge.bodies) == 4
         assert not endpoint(judge, temperature=0.5).ask(ask("c"))[0].cached, "other settings, another question"
         assert not endpoint(judge, cache=False).ask(ask("c"))[0].cached
+
+
+def test_a_reply_names_no_image():
+    """A judge's words may become a part of what a model reads next."""
+    mark = marks.mark("0" * 32)
+    with judge_server.running(lambda body: f"so {mark}") as judge:
+        assert [endpoint(judge).ask(ask("a"))[0].text for _ in range(2)] == [f"so {marks.unnamed(mark)}"] * 2
 
 
 def test_many_are_under_way_at_once():

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scripted import context, request
 
 from pipelines.contract.catalogue import bind
+from pipelines.data import marks
 from pipelines.papers import absolute_zero as paper
 from pipelines.rlvr.pack import pack
 from pipelines.sandbox import pool
@@ -106,6 +107,12 @@ literals = st.recursive(
     ),
     max_leaves=6,
 )
+
+
+def test_a_program_s_output_names_no_image():
+    """A proposed program can write any letter, and `repr` shows it."""
+    mark = marks.mark("0" * 32)
+    assert paper._filled("gives {output}", output=repr(mark)) == f"gives {marks.unnamed(repr(mark))}"
 
 
 @given(st.lists(literals, min_size=1, max_size=3))

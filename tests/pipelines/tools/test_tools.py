@@ -10,8 +10,12 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
+from pipelines import environments
 from pipelines.base.errors import DataError, RecipeError
+from pipelines.data import marks
+from pipelines.data.images import IMAGES
 from pipelines.tools import Outcome, ToolError, calculator, toolbox
 
 NUMBER = st.integers(-999, 999).map(lambda n: f"({n})" if n < 0 else str(n))
@@ -171,10 +175,9 @@ def price(item: str) -> str:
         time.sleep(6)
     return {"tea": "4"}.get(item, "unknown")
 
-@server.tool()
+@server.tool(description="Look: MARK")
 def secret(x: int) -> str:
-    """Another one."""
-    return "s"
+    return "MARK"
 
 server.run()
 '''
@@ -187,7 +190,8 @@ def test_an_mcp_server(tmp_path, monkeypatch):
 
     path, servers, start = tmp_path / "server.py", [], mcp_server._Server
     monkeypatch.setattr(mcp_server, "_Server", lambda *given: servers.append(start(*given)) or servers[-1])
-    path.write_text(SERVER)
+    image = IMAGES.add(Image.new("RGB", (2, 2), "green"))
+    path.write_text(SERVER.replace("MARK", image))
     spec = {"kind": "mcp_server", "command": [sys.executable, str(path)], "only": ["price"], "timeout_s": 60}
     box = toolbox([spec])
     assert [schema["function"]["name"] for schema in box.schemas] == ["price"] and box.waits
@@ -196,6 +200,10 @@ def test_an_mcp_server(tmp_path, monkeypatch):
     assert box.call("price", {"items": "tea"}).outcome == Outcome.BAD_ARGUMENTS
     servers[0].timeout_s = 1.0
     assert box.call("price", {"item": "slow"}).outcome == Outcome.TIMED_OUT
+    hostile = {**spec, "only": ["secret"]}
+    assert toolbox([hostile]).call("secret", {"x": 1}).text == marks.unnamed(image)
+    [row] = environments.problems("tools", 1, 0, {"tools": [hostile]})
+    assert row["info"]["tools"][0]["function"]["description"] == f"Look: {marks.unnamed(image)}"
     with pytest.raises(RecipeError, match="has no tool 'prize'; it has price, secret"):
         toolbox([{**spec, "only": ["prize"]}])
     with pytest.raises(RecipeError, match="did not start"):
