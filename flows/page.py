@@ -225,11 +225,13 @@ class _Bar:
         shown, last = -1.0, False
         while not last:
             last = self.ended.wait(EVERY_S)
-            percent = 100.0 * self.latest["done"] / max(1, self.latest["total"]) if self.latest else 0.0
-            if percent == shown and not (last and self.latest.get("achieved")):
+            latest = self.latest
+            percent = 100.0 * latest["done"] / max(1, latest["total"]) if "done" in latest else 0.0
+            outcome = latest.get("ending") or latest.get("achieved")
+            if percent == shown and not (last and outcome):
                 continue
             try:
-                self._send(percent, self.latest.get("achieved") or self.latest.get("what") or self.stage)
+                self._send(percent, outcome or latest.get("what") or self.stage)
                 shown = percent
             except httpx.HTTPError as error:
                 log.info("Prefect did not take the progress of %s: %s", self.stage, error)

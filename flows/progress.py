@@ -14,13 +14,14 @@ EVERY_S = 60.0
 
 
 class Lines:
-    """For logs: a line when a stage starts, one a minute, one when it ends. Called as `Bar` is."""
+    """For logs: a line when a stage starts, one a minute, one when it ends, which says how. Called as `Bar` is."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         self.stream = stream or sys.stderr
         self.began: dict[str, float] = {}
         self.last: dict[str, float] = {}
         self.achieved: dict[str, str] = {}
+        self.ending: dict[str, str] = {}
 
     def __call__(self, stage: str, body: dict[str, Any] | None) -> None:
         """Print, if it is time to."""
@@ -28,10 +29,12 @@ class Lines:
         if body is None:
             began = self.began.pop(stage, None)
             if began is not None:
-                outcome = self.achieved.pop(stage, "")
-                self._say(stage, f"ended after {_duration(now - began)}{outcome and ': '}{outcome}")
+                outcome, how = self.achieved.pop(stage, ""), self.ending.pop(stage, "ended")
+                self._say(stage, f"{how} after {_duration(now - began)}{outcome and ': '}{outcome}")
         elif body.get("achieved"):
             self.achieved[stage] = body["achieved"]
+        elif body.get("ending"):
+            self.ending[stage] = body["ending"]
         elif stage not in self.began:
             self.began[stage] = self.last[stage] = now
             self._say(stage, "started")
@@ -120,13 +123,17 @@ def line(width: int, stage: str, body: dict[str, Any], spent_s: float) -> str:
     'rlvr ━━━━──────── 30/90, 2 min 0 s left'
     >>> line(60, "rlvr", body, 60)
     'rlvr 30/90, 2 min 0 s left, 1 min 0 s spent, reward 0.41'
+    >>> line(48, "rlvr", body | {"ending": "stopped"}, 60)
+    'rlvr ━━━──────── 30/90, stopped after 1 min 0 s'
     """
     done = body["done"] if float(body["done"]).is_integer() else f"{body['done']:.1f}"
     rate, what = body.get("rate"), body.get("achieved") or body.get("what", "")
-    ended = body["done"] >= body["total"]
+    ended, how = body["done"] >= body["total"], body.get("ending")
     parts = [f"{done:g}/{body['total']}" if isinstance(done, float) else f"{done}/{body['total']}"]
-    parts += [f"{_duration((body['total'] - body['done']) / rate)} left"] if rate and not ended else []
-    for extra in (f"{_duration(spent_s)} spent", what, _rate(rate, body.get("unit", "step")) if rate else ""):
+    parts += [f"{_duration((body['total'] - body['done']) / rate)} left"] if rate and not ended and not how else []
+    parts += [f"{how} after {_duration(spent_s)}"] if how else []
+    spent = "" if how else f"{_duration(spent_s)} spent"
+    for extra in (spent, what, _rate(rate, body.get("unit", "step")) if rate else ""):
         if extra and len(", ".join([stage, *parts, extra])) < width:
             parts.append(extra)
     text = ", ".join(parts)
@@ -155,8 +162,8 @@ class _Drawn(ProgressColumn):
 
 
 class Bar:
-    """Shows one stage at a time; called with its progress ({} before its first report, with `achieved` after the last), or None when it
-    ends."""
+    """Shows one stage at a time; called with its progress ({} before its first report, with `achieved` after the last, or with `ending`
+    where there is no result), or None when it ends."""
 
     def __init__(self) -> None:
         self.progress: Progress | None = None
@@ -171,7 +178,7 @@ class Bar:
             self.progress = self.task = self.began = None
             return
         self.began = self.began or time.monotonic()
-        if not body:
+        if "done" not in body:
             return
         if self.progress is None:
             console = Console(stderr=True)

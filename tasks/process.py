@@ -76,6 +76,22 @@ class StageFailed(UserError):
         return f"{super().__str__()}{self.log}"
 
 
+def ending_of(error: BaseException) -> str:
+    """How a stage has ended that ended with this, for who watches it.
+
+    >>> ending_of(KeyboardInterrupt()), ending_of(OSError()), ending_of(StageFailed("x", signal=15)), ending_of(StageFailed("x", signal=9))
+    ('stopped', 'failed', 'stopped', 'failed')
+
+    Returns:
+        "stopped" where somebody stopped it, or it stopped itself for a stated reason; else "failed".
+    """
+    if isinstance(error, StageFailed):
+        stopped = error.kind == Interrupted.kind or error.signal in (signal.SIGTERM, signal.SIGINT)
+    else:
+        stopped = not isinstance(error, Exception)
+    return "stopped" if stopped else "failed"
+
+
 @contextlib.contextmanager
 def lock(path: Path, run: str | None = None, waiting: Callable[[str], None] | None = None) -> Iterator[None]:
     """Hold a lock file; a killed holder lets go at once.

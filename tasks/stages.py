@@ -40,7 +40,8 @@ log = logging.getLogger("whetstone.stages")
 Slot = Callable[[str], contextlib.AbstractContextManager[None]]
 """Given a kind of stage, what to hold while it computes, such as a place on the GPU."""
 Show = Callable[[str, dict[str, Any] | None], None]
-"""Called with (stage, progress), {} while nothing is known; None when the stage has ended."""
+"""Called with (stage, progress), {} while nothing is known; None when the stage has ended. The last progress has `achieved` or, where
+there is no result, `ending`: "stopped" or "failed"."""
 
 
 @dataclass
@@ -236,15 +237,16 @@ def _run(
     before = _seconds_so_far(work)
     tick = _ticker(node, work, (tracker, mirrored), show, lambda: _begin_next(recipe, later, done, fresh))
     (work / outbox.UPLOAD).unlink(missing_ok=True)
+    last: dict[str, str] = {}
     try:
         with contextlib.nullcontext() if launcher else slot(kind):
             began = time.monotonic()  # what it waited for is no part of what it takes
             take = partial(ahead.take, node)
             metrics = process.run(node.kind.module, work, job_of(node, done), tick, take, launcher)
         outcome = achieved.achieved(kind, work / SPOOL)
-        if show and outcome:
-            show(stage, _progress(work) | {"achieved": outcome})
+        last = {"achieved": outcome}
     except BaseException as error:
+        last = {"ending": process.ending_of(error)}
         _seconds_so_far(work, before + _since(began, launcher))
         error = _under_its_name(error, node)
         _close_run(tracker, mirrored, patience, error, process.log_end(work))
@@ -252,6 +254,7 @@ def _run(
     finally:
         tick()
         if show:
+            show(stage, _progress(work) | last)
             show(stage, None)
     seconds = before + _since(began, launcher)
     _report_folder(kind, work)

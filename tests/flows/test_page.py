@@ -78,6 +78,21 @@ def test_each_stage_has_a_bar_that_ends_where_the_stage_did(sent):
     assert len(beside) == 7 and beside[-1] == ("rlvr", None)
 
 
+@pytest.mark.parametrize("how", ["stopped", "failed"])
+def test_a_bar_says_that_its_stage_has_no_result(sent, monkeypatch, how):
+    said = []
+    monkeypatch.setattr(page, "EVERY_S", 60)
+    monkeypatch.setattr(page, "create_progress_artifact", lambda percent, key, description: said.append(description))
+    bars = page.Bars(lambda *_: None)
+    bars("sft", {"done": 4, "total": 4, "what": "loss 3"})
+    bars("sft", {"done": 4, "total": 4, "what": "loss 3", "ending": how})
+    bars("sft", None)
+    bars("rlvr", {"ending": how})
+    bars("rlvr", None)
+    wait_for(lambda: len(said) == 2)
+    assert said == [how, how]
+
+
 def test_a_server_that_is_away_stops_nobody(sent):
     sent.away.set()
     bars = page.Bars(lambda *_: None)
