@@ -50,7 +50,7 @@ def command(arguments: argparse.Namespace) -> int:
     if plugins.is_reference(name):
         plugins.activate([f"environments={name}"])
     about = {**entry(name), **_settings(name)}
-    config = _config(name, about["required"], arguments.settings)
+    config = _config(about, arguments.settings)
     if not arguments.json:
         print(page(about))
     sample = None if config is None else _sample(name, config, arguments)
@@ -119,8 +119,11 @@ def _settings(name: str) -> dict[str, Any]:
     }
 
 
-def _config(name: str, required: list[str], changes: list[str]) -> dict[str, Any] | None:
+def _config(about: dict[str, Any], changes: list[str]) -> dict[str, Any] | None:
     """The settings that the command line gives; None where it gives none and some are required.
+
+    Args:
+        about: of `entry` and `_settings`.
 
     Raises:
         UserError: the environment takes no such setting or value, or lacks one, or what plays it is not installed.
@@ -128,17 +131,16 @@ def _config(name: str, required: list[str], changes: list[str]) -> dict[str, Any
     from pydantic import ValidationError
 
     from pipelines import environments
-    from pipelines.base.distribution import install_hint, is_installed
-    from pipelines.base.errors import UserError, did_you_mean
-    from pipelines.contract.catalogue import settings_model
-    from pipelines.contract.fields import message, place
+    from pipelines.base.distribution import install_hint
+    from pipelines.base.errors import UserError
+    from pipelines.contract.catalogue import first_refusal, settings_model
 
-    extra = environments.extra_of(name)
-    if extra is not None and not is_installed(extra):
+    name, extra = about["name"], about["extra"]
+    if not about["installed"]:
         raise UserError(
             f"environment {name}", f"what plays it is not installed (extra {extra})", f"Run: {install_hint(extra)}"
         )
-    if required and not changes:
+    if about["required"] and not changes:
         return None
     config: dict[str, Any] = {}
     if changes:
@@ -150,10 +152,8 @@ def _config(name: str, required: list[str], changes: list[str]) -> dict[str, Any
     try:
         model(**config)
     except ValidationError as error:
-        first = error.errors()[0]
-        field, unknown = ".".join(place(first)), first["type"] == "extra_forbidden"
-        fix = did_you_mean(field, model.model_fields) if unknown else f"Settings: {', '.join(model.model_fields)}."
-        complaint = "no such setting" if unknown else " ".join(message(first).split())
+        field, complaint, near = first_refusal(error, model)
+        fix = near or f"Settings: {', '.join(model.model_fields)}."
         raise UserError(f"--set {field}", f"environment {name}: {complaint}", fix) from None
     if refused := [replace(each, field=f"--set {each.field}") for each in environments.refusals(name, config)]:
         raise UserError(problems=refused)

@@ -175,6 +175,15 @@ def _where(slot: str, value: Any) -> str:
     return str(value)
 
 
+def first_refusal(error: ValidationError, model: type[BaseModel]) -> tuple[str, str, str]:
+    """The first field that a model of `settings_model` refuses: its name, what is refused of it, and for an unknown one a hint."""
+    first = error.errors()[0]
+    field = ".".join(place(first))[:120]
+    if first["type"] == "extra_forbidden":
+        return field, "no such setting", did_you_mean(field, model.model_fields)
+    return field, " ".join(message(first).split()), ""
+
+
 def bind(slot: str, spec: str | Mapping[str, Any], field: str | None = None) -> Bound:
     """Turn `gigpo` or `{kind: gigpo, step_weight: 0.5}` into something to call.
 
@@ -196,12 +205,9 @@ def bind(slot: str, spec: str | Mapping[str, Any], field: str | None = None) -> 
     try:
         settings = model(**fields).model_dump()
     except ValidationError as error:
-        first = error.errors()[0]
-        field_name = ".".join(place(first))[:120]
+        field_name, complaint, near = first_refusal(error, model)
         allowed = ", ".join(model.model_fields) or "none"
-        unknown = first["type"] == "extra_forbidden"
-        hint = f"{did_you_mean(field_name, model.model_fields)} " if unknown else ""
-        complaint = "no such setting" if unknown else " ".join(message(first).split())
+        hint = f"{near} " if near else ""
         raise RecipeError(f"{where_said}.{field_name}", complaint, f"{hint}Settings of {name}: {allowed}.") from None
     instance = fn(**settings) if inspect.isclass(fn) else FunctionMethod(fn, settings)
     parts = instance.parts() if isinstance(instance, Method) else ()
