@@ -16,6 +16,7 @@ import jsonschema
 import pytest
 import toys
 import yaml
+from headings import slug
 
 from flows.cli import main as cli
 from pipelines.base import plugins
@@ -80,15 +81,6 @@ def blocks(language: str) -> list[Any]:
         for match in FENCED.finditer(text)
         if match[1] == language
     ]
-
-
-def slug(heading: str) -> str:
-    """The anchor of a heading, as GitHub makes it.
-
-    >>> slug("Rewards of several terms"), slug("RLVR's `slots`, twice")
-    ('rewards-of-several-terms', 'rlvrs-slots-twice')
-    """
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def anchors(page: Path) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from flows.cli.systems import Status, Verdict, claims, systems
+from scripts.docs import tables
 
 
 def markdown() -> str:
@@ -31,5 +32,5 @@ def markdown() -> str:
         verdict = f"**{entry.verdict}**" + (f": {entry.why}" if entry.why else "")
         run = f"`{entry.run}`: {entry.size}"
         cells = (f"**{entry.system}**", entry.claim, run, f"{entry.outcome} ([measured]({entry.results}))", verdict)
-        lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+        lines.append(tables.row(cells))
     return "\n".join(lines) + "\n"

@@ -15,6 +15,7 @@ from pipelines.recipe.resolve import changes_result
 from pipelines.recipe.launch import Launch
 from pipelines.recipe.settings import Gate, Notify, Tracking
 from pipelines.recipe.stage_kind import core_kinds
+from scripts.docs import tables
 from tasks.keys.sections import inner
 
 INTRODUCTION = """# Settings
@@ -61,7 +62,7 @@ def _row(cls: type[BaseModel], name: str, text: str) -> str:
     if not changes_result(field):
         text = f"{text} (not in the key)".strip()
     cells = (f"`{name}`", f"`{setting_types.type_name(field.annotation)}`", limits, default, text)
-    return f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+    return tables.row(cells)
 
 
 def markdown() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flows.cli.systems import counts, systems
+from scripts.docs import tables
 
 
 def markdown() -> str:
@@ -22,5 +23,5 @@ def markdown() -> str:
                 here = f"{known.about}: {uses}" if known.uses else ""
                 missing = known.missing or known.outside or ""
                 cells = (f"**{known.name}** {known.title}", known.status, here, missing)
-                lines.append(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |")
+                lines.append(tables.row(cells))
     return "\n".join(lines) + "\n"

@@ -8,6 +8,7 @@ import re
 import pytest
 import toys
 import yaml
+from headings import slug
 from pydantic import ValidationError
 
 from flows.cli import catalogue as listing
@@ -148,11 +149,6 @@ def test_a_claim_is_of_a_system_and_its_figures_stand_where_it_says(tried):
     assert len(under) == 1, f"{page} has {len(under)} headings {heading}"
     figures = re.findall(r"\[[-+0-9., ]+\]|\d+\.\d+", tried.outcome)
     assert not [figure for figure in figures if figure not in under[0]]
-
-
-def slug(heading: str) -> str:
-    """The anchor of a heading, as mkdocs makes it."""
-    return re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower())
 
 
 def test_claims_are_told_apart_from_what_is_seen():
