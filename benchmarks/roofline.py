@@ -266,12 +266,12 @@ def parts(profiler: Any, vocabulary: int) -> dict[str, float]:
         # a replayed graph has kernels, and no operations that they belong to
         # annotations, such as a compiled region's, span kernels that are counted by themselves
         if gpu and event.device_type == DeviceType.CUDA and not event.is_user_annotation:
-            part = part_of_kernel(event.key)
-            spent[part] = spent.get(part, 0.0) + event.self_device_time_total
             kernels[event.key] = kernels.get(event.key, 0.0) + event.self_device_time_total
         elif not gpu:
             part = part_of(event.key, event.input_shapes, vocabulary)
             spent[part] = spent.get(part, 0.0) + event.self_cpu_time_total
+    for name, value in kernels.items():
+        spent[part_of_kernel(name)] = spent.get(part_of_kernel(name), 0.0) + value
     total = sum(spent.values()) or 1.0
     for name, value in sorted(kernels.items(), key=lambda item: -item[1])[:HEAVIEST]:
         print(f"    {value / total:6.1%} {name[:100]}", flush=True)

@@ -20,8 +20,7 @@ class Lines:
         self.stream = stream or sys.stderr
         self.began: dict[str, float] = {}
         self.last: dict[str, float] = {}
-        self.achieved: dict[str, str] = {}
-        self.ending: dict[str, str] = {}
+        self.outcome: dict[str, dict[str, Any]] = {}
 
     def __call__(self, stage: str, body: dict[str, Any] | None) -> None:
         """Print, if it is time to."""
@@ -29,12 +28,11 @@ class Lines:
         if body is None:
             began = self.began.pop(stage, None)
             if began is not None:
-                outcome, how = self.achieved.pop(stage, ""), self.ending.pop(stage, "ended")
-                self._say(stage, f"{how} after {_duration(now - began)}{outcome and ': '}{outcome}")
-        elif body.get("achieved"):
-            self.achieved[stage] = body["achieved"]
-        elif body.get("ending"):
-            self.ending[stage] = body["ending"]
+                outcome = self.outcome.pop(stage, {})
+                how, achieved = outcome.get("ending", "ended"), outcome.get("achieved", "")
+                self._say(stage, f"{how} after {_duration(now - began)}{achieved and ': '}{achieved}")
+        elif body.get("achieved") or body.get("ending"):
+            self.outcome[stage] = body
         elif stage not in self.began:
             self.began[stage] = self.last[stage] = now
             self._say(stage, "started")
