@@ -55,7 +55,7 @@ test-vllm: install
 # Environments of the ecosystem: verifiers beside what we pin, an OpenEnv server in a Python of its own.
 OPENENV_ENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/whetstone/openenv
 test-ecosystem: install
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[verifiers,openenv,textarena,mcp]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[verifiers,openenv,textarena,minigrid,mcp]"
 	test -x "$(OPENENV_ENV)/bin/python" || $(PYTHON) -m venv "$(OPENENV_ENV)"
 	"$(OPENENV_ENV)/bin/python" -m pip install --quiet "openenv==0.10.0"
 	WHETSTONE_OPENENV="$(OPENENV_ENV)/bin/python" $(BIN)/python -m pytest tests/pipelines/environments
