@@ -32,6 +32,7 @@ REQUIRED = {
     "model": {"model": "folder/rm"}, "ppr": {"model": "m"}, "semantic": {"encoder": "tiny random encoder"},
     "critiqued_model": {"model": "folder/rm"}, "drlc": {"model": "m"}, "reward.exprl": {"model": "m"}, "gen_prm": {"model": "m"},
     "process_model": {"model": "folder/rm"}, "states": {"model": "folder/rm"}, "agent_prm": {"model": "folder/rm"},
+    "ella": {"environment": "frozen_lake"},
     "roboclip": {"encoder": "tiny random encoder", "demonstration": "up"},
     "contrasting_goals": {"encoder": "tiny random encoder", "wanted": "at the goal", "unwanted": "in a hole"},
     "hire": {"terms": [{"kind": "novelty", "scope": "global"}, "elliptical"]}, "airs": {"terms": [{"kind": "novelty", "scope": "global"}]},

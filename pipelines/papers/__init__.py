@@ -221,6 +221,7 @@ PARTS: dict[str, dict[str, str]] = {
         "diver": "pipelines.papers.diver:diver",
         "drlc": "pipelines.papers.drlc:drlc",
         "eager": "pipelines.papers.eager:eager",
+        "ella": "pipelines.papers.ella:ella",
         "exprl": "pipelines.papers.exprl:exprl",
         "gen_prm": "pipelines.papers.tp_grpo:gen_prm",
         "gtpo_turn": "pipelines.papers.gtpo_turn:gtpo_turn",
