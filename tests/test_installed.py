@@ -125,6 +125,7 @@ print(whetstone.__file__, plan.ok, *plan.stages, whetstone.verify([{"completion"
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_python_api_in_a_folder_with_such_files(whetstone, scripts, tmp_path):
     (hostile_folder.make(tmp_path) / "script.py").write_text(API)
     for name in ("yaml.py", "queue.py"):

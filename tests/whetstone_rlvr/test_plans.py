@@ -32,6 +32,7 @@ def test_it_says_what_the_command_says(home, tmp_path, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_all_that_would_stop_a_run_is_listed(home, tmp_path):
     sources = [{"kind": "file", "path": str(tmp_path / "nowhere.jsonl")}]
     told = plan(toys.recipe(tmp_path, curate={"sources": sources}, rlvr={"steps": 3, "advantage": "grppo"}))

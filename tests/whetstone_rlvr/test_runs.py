@@ -155,9 +155,8 @@ asyncio.new_event_loop().run_until_complete(main())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("signum", "code", "said"), [("SIGINT", 0, "interrupted"), pytest.param("SIGKILL", -9, "", marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("signum", "code", "said"), [("SIGINT", 0, "interrupted"), ("SIGKILL", -9, "")])
 def test_one_that_is_interrupted_goes_on(home, tmp_path, signum, code, said):
     """An interrupted notebook lives and its stage ends; with a notebook that is killed the run ends too. The same call continues."""
     databases.prepare(home)

@@ -153,7 +153,7 @@ def test_large_models_are_compiled_unless_the_recipe_says_otherwise():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("family", ["llama", "qwen3"])
+@pytest.mark.parametrize("family", ["llama", pytest.param("qwen3", marks=pytest.mark.long)])
 def test_compiled_blocks_give_the_numbers_of_plain_ones(everywhere, family):
     """Log-probabilities and gradients of padded rows and of rows under a mask, and greedy answers in fixed steps."""
     plain = toys.model(family)

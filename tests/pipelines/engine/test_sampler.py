@@ -82,8 +82,8 @@ COMMON = [p for tail in ([5], [6, 7], [8, 9, 10, 11], [6, 7, 8, 9, 10]) for p in
     [
         (1, False),
         (3, True),
-        pytest.param(1, True, marks=pytest.mark.slow),
-        pytest.param(3, False, marks=pytest.mark.slow),
+        pytest.param(1, True, marks=[pytest.mark.slow, pytest.mark.long]),
+        pytest.param(3, False, marks=[pytest.mark.slow, pytest.mark.long]),
     ],
 )
 @pytest.mark.parametrize("family", toys.FAMILIES)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import adapted
+import in_ci
 import pytest
 import torch
 from ranks import handed_on, kill_stage, metrics, run_stage, run_stages
@@ -13,6 +14,7 @@ from pipelines.base.files import read_json
 
 pytestmark = pytest.mark.slow
 MODULE = "pipelines.reward_model"
+EQUAL = "test_two_processes_give_the_weights_and_the_card_of_one"
 SMALL = {"micro_batch_tokens": 128}
 """Several passes a step, of an odd number at times."""
 STEPS = SMALL | {"loss": "step_bce", "step_labels": {"separator": "-"}}
@@ -51,17 +53,19 @@ def prepared(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def ran(tmp_path_factory, prepared):
-    """Case → what one process and two have made of it."""
+def ran(request, tmp_path_factory, prepared):
+    """Case → what one process and two have made of it, of the cases that are asked for."""
     folder = tmp_path_factory.mktemp("ranks")
+    asked = {item.callspec.params["case"] for item in request.session.items if item.name.startswith(EQUAL)}
     for ranks in (1, 2):
-        for case, (data, changes) in CASES.items():
+        for case in asked:
+            data, changes = CASES[case]
             job(prepared[data], folder / case / str(ranks), processes=ranks, **changes)
-        run_stages(MODULE, [folder / case / str(ranks) for case in CASES], ranks)
+        run_stages(MODULE, [folder / case / str(ranks) for case in asked], ranks)
     return folder
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("case", in_ci.sample(CASES, 4, always=("an ensemble", "steps", "adapters, the best weights")))
 def test_two_processes_give_the_weights_and_the_card_of_one(ran, prepared, case):
     one, two = (handed_on(ran / case / ranks) for ranks in "12")
     base = load_file(prepared[CASES[case][0]] / "model/model.safetensors")
