@@ -15,10 +15,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
     os.environ.setdefault(name, "1")
 
+import in_ci  # noqa: E402
 import pytest  # noqa: E402
 from filelock import FileLock  # noqa: E402
-from hostile.counting import (  # noqa: E402, F401  hooks: they mark and count hostile tests
-    pytest_collection_modifyitems,
+from hostile.counting import (  # noqa: E402, F401  hooks: they count hostile tests
+    mark_hostile,
     pytest_runtest_makereport,
     pytest_terminal_summary,
 )
@@ -34,6 +35,13 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 for signum in (signal.SIGINT, signal.SIGHUP):  # a script's background job, or nohup: ignored in all that tests start
     if signal.getsignal(signum) is signal.SIG_IGN:
         signal.signal(signum, lambda *_: None)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Before any is left out for its marks."""
+    mark_hostile(items)
+    in_ci.mark_long(items)
 
 
 @pytest.fixture(autouse=True)

@@ -1,28 +1,34 @@
-"""Of many cases of one kind, the few that CI runs."""
+"""`@pytest.mark.few(count)`: of the many cases of a test CI runs a few, the same every time, and `make test-long` the others."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
-from typing import Any
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 
 import pytest
 
 
-def sample(cases: Iterable[Any], count: int, always: Iterable[Any] = ()) -> list[Any]:
-    """Cases of a slow test, for `pytest.mark.parametrize`: all but a few of them are long (`make test-long`).
+def few(names: Iterable[str], count: int, always: Sequence[str] = ()) -> set[str]:
+    """Those that CI runs: `always`, then those with the smallest digests, so that a new case moves at most one other.
 
-    Args:
-        cases: all of them, values or `pytest.param`.
-        count: how many CI runs, the same in every run: those whose names have the smallest digests.
-        always: cases that are among them.
+    >>> sorted(few(["a", "b", "c", "d"], 2, always=["d"]))
+    ['c', 'd']
     """
-    params = [case if hasattr(case, "marks") else pytest.param(case) for case in cases]
-    always = [str(case) for case in always]
+    ordered = sorted(names, key=lambda name: (name not in always, hashlib.sha256(name.encode()).digest()))
+    return set(ordered[:count])
 
-    def order(param: Any) -> tuple[bool, bytes]:
-        name = param.id or str(param.values[0])
-        return name not in always, hashlib.sha256(name.encode()).digest()
 
-    chosen = sorted(params, key=order)[:count]
-    return [p if p in chosen else pytest.param(*p.values, marks=[*p.marks, pytest.mark.long], id=p.id) for p in params]
+def mark_long(items: Sequence[pytest.Item]) -> None:
+    """Mark the cases as slow and long that CI leaves out."""
+    tests: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("few"):
+            tests[item.nodeid.partition("[")[0]].append(item)
+    for cases in tests.values():
+        mark = cases[0].get_closest_marker("few")
+        chosen = few([case.name.partition("[")[2][:-1] for case in cases], *mark.args, **mark.kwargs)
+        for case in cases:
+            if case.name.partition("[")[2][:-1] not in chosen:
+                case.add_marker(pytest.mark.slow)
+                case.add_marker(pytest.mark.long)

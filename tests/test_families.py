@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import in_ci
 import pytest
 
 from benchmarks import families
@@ -27,7 +26,8 @@ def test_a_family_through_every_stage(tmp_path, name, lora):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", in_ci.sample(families.FAMILIES, 6, always=("llama", "gemma3", "mixtral", "gpt_oss")))
+@pytest.mark.parametrize("name", families.FAMILIES)
+@pytest.mark.few(6, always=["llama", "gemma3", "mixtral", "gpt_oss"])
 def test_every_family_through_every_stage(tmp_path, name):
     for lora in (False, True):
         folder = tmp_path / str(lora)

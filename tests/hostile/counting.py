@@ -19,8 +19,7 @@ def kind(item: pytest.Item) -> str:
     return mark.args[0] if mark and mark.args else item.path.stem.removeprefix("test_").replace("_", " ")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def mark_hostile(items: list[pytest.Item]) -> None:
     """Mark the tests of files that the table of hostile inputs names."""
     for item in items:
         if (name := faults.kind_of(item.path)) is not None:

@@ -9,7 +9,6 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
-import in_ci
 import pytest
 import toys
 
@@ -207,9 +206,8 @@ def start_over(home: Path, recipe) -> None:
     assert all("Traceback" not in line for line in flushed.refused)
 
 
-@pytest.mark.parametrize(
-    ("path", "corrupt", "names"), in_ci.sample([pytest.param(*row[1:], id=row[0]) for row in TABLE], 50)
-)
+@pytest.mark.few(50)
+@pytest.mark.parametrize(("path", "corrupt", "names"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_a_corrupted_store(whole, tmp_path, monkeypatch, path, corrupt, names):
     source, recipe, parts = whole
     home = tmp_path / "home"

@@ -185,6 +185,7 @@ def test_a_lost_machine(cluster, tmp_path, requeue):
 @pytest.mark.parametrize(
     ("do", "code", "said"), [("user error", 2, "line 3"), ("bug", 1, "a bug"), ("kill", 1, "signal 9")]
 )
+@pytest.mark.few(5)
 def test_failures_of_the_stage_are_its_own(cluster, tmp_path, do, code, said):
     with pytest.raises(process.StageFailed, match=said) as caught:
         cluster.run(tmp_path / "w", do, requeue=3)
@@ -198,6 +199,7 @@ def test_a_refused_job_says_why(cluster, tmp_path):
     assert caught.value.problems[0].field == "launch.stages.rlvr"
 
 
+@pytest.mark.few(1)
 def test_an_interrupt_ends_the_job(cluster, tmp_path):
     def tick() -> None:
         if (tmp_path / "w" / "pid0").exists():
@@ -242,6 +244,7 @@ process.run("stage_toy", Path({str(work)!r}), {job(do) | {"threads": 1, "compute
     assert len(cluster.names()) == 1
 
 
+@pytest.mark.few(1)
 def test_a_killed_pipeline_finds_its_job_again(cluster, tmp_path, caplog):
     work = tmp_path / "w"
     killed_pipeline(cluster, work, "go", tmp_path)
@@ -253,6 +256,7 @@ def test_a_killed_pipeline_finds_its_job_again(cluster, tmp_path, caplog):
     assert ended == [{"done": 1.0}] and (work / "out/half").exists() and cluster.created() == 1
 
 
+@pytest.mark.few(1)
 def test_what_a_job_has_done_meanwhile_is_taken_once(cluster, tmp_path):
     work = tmp_path / "w"
     killed_pipeline(cluster, work, "go", tmp_path)
@@ -262,6 +266,7 @@ def test_what_a_job_has_done_meanwhile_is_taken_once(cluster, tmp_path):
     assert cluster.run(work, "go") == {"done": 1.0} and cluster.created() == 2
 
 
+@pytest.mark.few(1)
 def test_another_request_and_a_stage_that_runs_here_end_the_job_before(cluster, tmp_path):
     work = tmp_path / "w"
     killed_pipeline(cluster, work, "twice", tmp_path)

@@ -112,6 +112,7 @@ def test_a_real_stage_makes_the_same(recipe, tmp_path):
 
 @pytest.mark.parametrize("handed_over", [False, True])
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.few(3)
 def test_nothing_outlives_its_owner(tmp_path, how, handed_over, signum):
     code = f"""
 import sys; sys.path.insert(0, {str(TOYS)!r})
@@ -170,6 +171,7 @@ def refused(node, work, environment=None):
 
 
 @pytest.mark.parametrize("change", ["code", "comment", "threads", "variable", "another stage"])
+@pytest.mark.few(3)
 def test_what_an_ordinary_start_would_not_give_is_not_used(recipe, tmp_path, monkeypatch, change):
     (tmp_path / "generators.py").write_text("def problems():\n    return 1\n")
     monkeypatch.syspath_prepend(tmp_path)

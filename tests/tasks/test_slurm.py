@@ -179,6 +179,7 @@ def test_a_time_limit_queues_the_stage_again(tmp_path, state):
     ],
 )
 @pytest.mark.parametrize("accounting", [False, True], ids=["", "sacct"])
+@pytest.mark.few(4)
 def test_what_slurm_ends_fails_with_the_reason(tmp_path, state, order, state_of_slurm, field, accounting):
     if accounting:
         (state / "accounting").touch()

@@ -55,6 +55,7 @@ def test_stages_are_fetched_in_order_until_one_is_missing(recipe, monkeypatch, h
         (OSError("no space left"), "failed"),
     ],
 )
+@pytest.mark.few(2)
 def test_who_watches_is_told_how_a_stage_ended(recipe, monkeypatch, error, ending):
     """The last progress says it, after whatever the stage wrote last."""
 

@@ -20,6 +20,7 @@ GROUPS = [p for p in ([5, 6, 7], [8, 9, 10, 11, 12, 13, 14], [15, 16, 17, 18]) f
 
 
 @pytest.mark.parametrize("family", toys.FAMILIES)
+@pytest.mark.few(3)
 def test_greedy_tokens_are_those_of_generate(family):
     toys.check_greedy(TorchSampler(toys.model(family), stop=[2], pad=0), GROUPS, 20)
 

@@ -50,6 +50,7 @@ def test_the_stand_in_refuses_what_a_gpu_would(gpu):
 )
 @pytest.mark.parametrize("loop", ["graphs", "one_by_one"])
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
+@pytest.mark.few(3)
 def test_sampling(family, loop, sampling, gpu, monkeypatch):
     settings = Sampling(max_tokens=20, **sampling)
     plain = TorchSampler(toys.model(family), stop=[2], pad=0, fixed=loop == "graphs")

@@ -4,7 +4,6 @@ rows are dropped, branched and copied on the way."""
 from __future__ import annotations
 
 import hybrid_toys
-import in_ci
 import pytest
 import torch
 import toys
@@ -21,9 +20,16 @@ from pipelines.engine.sampler import TorchSampler
 CPU = torch.device("cpu")
 FAST = ("qwen3_next", "nemotron_h", "falcon_h1", "lfm2", "mamba")
 """Families of the fast tests: one of each kind of state."""
+IN_CI = ("qwen3_5_text", "zamba2")
+"""Of the slow tests, two of the others."""
 FAMILIES = [
     *FAST,
-    *in_ci.sample([pytest.param(name, marks=pytest.mark.slow) for name in hybrid_toys.FAMILIES if name not in FAST], 2),
+    *(pytest.param(name, marks=pytest.mark.slow) for name in IN_CI),
+    *(
+        pytest.param(name, marks=[pytest.mark.slow, pytest.mark.long])
+        for name in hybrid_toys.FAMILIES
+        if name not in FAST + IN_CI
+    ),
 ]
 RAGGED = [[5, 6, 7], [9, 8, 7, 6, 5, 4, 3, 11, 12, 13, 14], [40], [20, 21, 22, 23, 24, 25], [50, 51, 52]]
 PROMPTS = [prompt for prompt in RAGGED for _ in range(4)]

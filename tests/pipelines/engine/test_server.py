@@ -65,6 +65,7 @@ def test_trains_with_the_server_s_tokens_and_new_weights_each_step(tmp_path, sta
     [("deaf", "still holds the weights of an earlier push"), ("mixed", "neither the new ones nor the old ones")],
 )
 @pytest.mark.parametrize("rate", ["0.01", "0.00001"])
+@pytest.mark.few(2)
 def test_old_or_mixed_weights_stop_the_run_whatever_a_breach_does(fault, words, rate, tmp_path, start, stand_in):
     setattr(stand_in, fault, True)
     more = [

@@ -152,6 +152,7 @@ def test_rankings_without_a_reference_or_shares_are_left_out(pairs, trainer):
 
 
 @pytest.mark.parametrize("loss", ["kto", "simpo", "orpo", "rpo", "mpo", "bco", "aot", "ld_dpo", "wpo", "cpo", "f_dpo"])
+@pytest.mark.few(5)
 def test_every_sort_of_loss_goes_through_the_stage(pairs, trainer, loss):
     made = trainer(pairs, loss=loss, steps=30)
     made.run()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import adapted
-import in_ci
 import pytest
 import torch
 from ranks import handed_on, kill_stage, metrics, run_stage, run_stages
@@ -65,7 +64,8 @@ def ran(request, tmp_path_factory, prepared):
     return folder
 
 
-@pytest.mark.parametrize("case", in_ci.sample(CASES, 4, always=("an ensemble", "steps", "adapters, the best weights")))
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.few(4, always=["an ensemble", "steps", "adapters, the best weights"])
 def test_two_processes_give_the_weights_and_the_card_of_one(ran, prepared, case):
     one, two = (handed_on(ran / case / ranks) for ranks in "12")
     base = load_file(prepared[CASES[case][0]] / "model/model.safetensors")

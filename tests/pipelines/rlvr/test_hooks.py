@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import json
 
-import in_ci
 import pytest
 import torch
 import toys
@@ -423,12 +422,9 @@ QUICK = ("ares", "dapo_carry", "hapo", "siren", "v0_budget")
 
 
 @pytest.mark.parametrize(
-    "preset",
-    [
-        *QUICK,
-        *in_ci.sample([pytest.param(name, marks=pytest.mark.slow) for name in remembering() if name not in QUICK], 5),
-    ],
+    "preset", [preset if preset in QUICK else pytest.param(preset, marks=pytest.mark.slow) for preset in remembering()]
 )
+@pytest.mark.few(10, always=QUICK)
 def test_what_a_method_remembers_survives_a_restart(tmp_path, start, preset):
     """Stopped between two steps and taken up by a new process: the same weights as without the stop."""
     results = []

@@ -48,6 +48,7 @@ SPECS = {"dph_rl": {"solved": 1, "rows": 3}, "pipo": {"window": 1}, "digirl": {"
 
 @pytest.mark.parametrize("name", names("rlvr.replay"))
 @given(seed=st.integers(0, 500))
+@pytest.mark.few(3)
 def test_every_replay_marks_the_rows_of_other_steps_and_no_others(name, seed):
     replay = bind("rlvr.replay", {"kind": name, **SPECS.get(name, {})}).fn
     solved = [answer(f"{n:015x}" + "0" * 17, n, "x", score=1.0, correct=True) for n in range(5)]
@@ -167,6 +168,7 @@ def test_carried_rows_train_as_the_step_s_own_beside_a_replay(tmp_path, start, p
 
 
 @pytest.mark.parametrize("preset", BESIDE)
+@pytest.mark.few(1)
 def test_carried_rows_beside_a_replay_survive_a_restart_to_the_byte(tmp_path, start, preset):
     build = lambda name: trainer(tmp_path / name, start, preset, "rlvr.steps=6")  # noqa: E731
     whole, waiting = build("whole"), []

@@ -15,6 +15,7 @@ def begun(tmp_path_factory):
 
 
 @pytest.mark.parametrize("preset", ["steptool", "matchtir", "gtpo_turn", "aspo", "userrl", "turn_control"])
+@pytest.mark.few(3)
 def test_a_preset_trains(tmp_path, begun, preset):
     made = toys.trainer(
         tmp_path, begun, toys.tools(tmp_path), f"presets=[{preset}]", "rlvr.rollout.max_turns=2", "rlvr.steps=2"

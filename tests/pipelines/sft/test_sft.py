@@ -93,6 +93,7 @@ def history(work):
 
 
 @pytest.mark.parametrize("at", [1, 4, 7, 11])
+@pytest.mark.few(2)
 def test_interrupted_run_ends_with_the_same_bytes(tmp_path, data, at):
     whole = toys.sft_trainer(tmp_path / "a", data) if (tmp_path / "a").mkdir() is None else None
     whole.run()

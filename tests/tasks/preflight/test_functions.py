@@ -115,6 +115,7 @@ def test_a_source_that_cannot_be_read_is_another_question_s_matter(folder):
         ("correct_or_incorrect(right)", ""),
     ],
 )
+@pytest.mark.few(1)
 def test_a_verifier_of_ones_own_judges_the_first_answer(folder, returned, told):
     (folder / "mine.py").write_text(
         "from pipelines.verifiers import Verdict, correct_or_incorrect\ndef verify(completion, answer, info):\n"

@@ -126,6 +126,7 @@ def test_presets_of_which_none_fits_are_refused(path, monkeypatch):
         ({"budget": "1.2.3m"}, "30m, 90s, 2h or 1e6tokens"),
     ],
 )
+@pytest.mark.few(12)
 def test_what_cannot_be_read_is_refused_by_its_option(path, arguments, message):
     with pytest.raises(UserError, match=message):
         read = sweep.read(path, **arguments)

@@ -139,6 +139,7 @@ def test_sft_on_the_server_is_sft_here(tmp_path, start, base):
 
 
 @pytest.mark.parametrize("loss", ["dpo", "simpo", "kto"])
+@pytest.mark.few(1)
 def test_a_preference_loss_on_the_server_is_that_loss_here(tmp_path, loss):
     """The reference is the model that it starts from; the merged weights after three steps are equal up to rounding."""
     begun = pair_toys.prepare(tmp_path / "begun", (pair_toys.labelled if loss == "kto" else pair_toys.rows)(40))
