@@ -135,6 +135,7 @@ def test_the_python_api_in_a_folder_with_such_files(whetstone, scripts, tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_run_in_a_folder_with_such_files(whetstone, scripts, tmp_path, monkeypatch):
     """A preset and a reward function of one's own; nothing of the source tree is imported, which reuses what the wheel has made."""
     folder = hostile_folder.make(tmp_path)

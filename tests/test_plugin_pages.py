@@ -118,6 +118,7 @@ def test_a_kind_s_code_and_what_it_imports_are_in_the_key(written):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_recipe_of_kinds_runs_in_an_empty_folder(tmp_path):
     """As a person types it; what is done again, and by commands in a folder without the file."""
     home, project, elsewhere = tmp_path / "home", tmp_path / "project", tmp_path / "elsewhere"

@@ -140,6 +140,7 @@ def test_a_benchmark_more_trains_nothing_again(ran):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_empty_folder_becomes_a_project(tmp_path):
     done = toys.whetstone("run", str(toys.recipe(tmp_path)), "--until", "curate", home=tmp_path / "home", first=True)
     assert "curate    ended" in done.stderr

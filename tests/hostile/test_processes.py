@@ -167,6 +167,7 @@ def test_signals(ready, tmp_path, signum, moment, code):
 
 @pytest.mark.slow
 @pytest.mark.server
+@pytest.mark.long
 def test_an_interrupted_run_goes_on(ready, tmp_path):
     """Ctrl+C in training, the same command again: from the last commit, in the same MLflow runs."""
     recipe, home = ready

@@ -109,6 +109,7 @@ def in_a_loop(*args, **kwargs):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_runs_of_one_process(home, tmp_path, capfd):
     """With an event loop and without one; the command line finds their work and reuses it."""
     databases.prepare(home)

@@ -140,9 +140,13 @@ class Session:
             self._service = self._tinker.ServiceClient(
                 base_url=settings.url, api_key=os.environ.get(settings.api_key_env) or "tml-none"
             )
-            self._training = self._service.create_lora_training_client(
-                base_model, rank=settings.rank, seed=seed % 2**31
-            )
+            try:
+                self._training = self._service.create_lora_training_client(
+                    base_model, rank=settings.rank, seed=seed % 2**31
+                )
+            except BaseException:
+                self.close()
+                raise
 
     @contextmanager
     def _errors(self, kind: type[ModelError] | type[Interrupted] = Interrupted) -> Iterator[None]:

@@ -60,6 +60,7 @@ def test_a_run_is_needed_and_a_server_for_asking(home):
 
 @pytest.mark.slow
 @pytest.mark.server
+@pytest.mark.long
 def test_a_person_is_asked(home, tmp_path):
     """The run pauses with the evidence; the alias moves only when somebody resumes it with promote=True."""
     from tasks.tracking import registry as tracking_registry

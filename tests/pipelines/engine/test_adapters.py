@@ -138,6 +138,7 @@ adapters.save(adapters.with_lora(toys.model(), Lora(rank=2)), Path(sys.argv[1]),
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_equal_adapters_have_equal_bytes_in_every_process(tmp_path):
     """peft keeps the targets in a set, whose order follows the process's own hashing."""
     contents = set()

@@ -141,6 +141,7 @@ def test_the_file_is_in_the_keys_of_the_stages_that_read_it(tmp_path, home):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_preflight_reads_the_header_and_names_what_is_wrong(tmp_path, home):
     file = tmp_path / "toy.gguf"
     gguf_toy.write(file)

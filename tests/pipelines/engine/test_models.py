@@ -83,6 +83,8 @@ for path, model in (("org/m", Model(path="org/m", revision="old")), ("org/m", Mo
 """
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_the_revision_is_that_of_the_recipe_s_own_model(tmp_path):
     """A teacher's tokenizer was looked for at the policy's revision. The hub's cache here holds two revisions of one name."""
     cache = tmp_path / "hub" / "models--org--m"

@@ -108,6 +108,8 @@ def test_a_later_run_goes_on_where_a_failed_one_was(begun, tmp_path, capfd):
     assert [line["step"] for line in history(tmp_path / SPOOL)] == [1, 2, 3, 4]
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_it_is_started_again_when_it_hangs(begun, tmp_path):
     assert trained(begun, tmp_path, "hangs", retries=1, hang_limit_s=10)["attempts"] == 2
 

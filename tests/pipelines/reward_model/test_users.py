@@ -72,6 +72,8 @@ def trained(divided, tmp_path_factory):
     return work / "out" / "model", metrics
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_users_who_disagree_need_a_latent(divided, trained, tmp_path):
     """On pairs that the users judge in opposite ways a reward for all is a coin; one for each user is not."""
     common = trainer(divided, tmp_path, steps=60, optimizer={"learning_rate": 0.003}).run()

@@ -158,6 +158,8 @@ def rest_of(logp, named):
     return (logp.exp() * rest).sum(-1, keepdim=True).clamp(min=1e-7).log()
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_gkd_draws_near_to_the_teacher(tmp_path, start, taught):
     made = trainer(
         tmp_path, start, "presets=[gkd]", f"rlvr.providers=[{{kind: teacher_top, path: {taught[1]}}}]", *FAST

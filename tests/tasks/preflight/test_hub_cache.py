@@ -51,6 +51,8 @@ def test_whole_downloads_alone_are_taken(snapshot, tmp_path):
     assert python(ASKS, tmp_path).stdout.split() == ["None"] * 3
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_memory_is_planned_after_a_download(snapshot, tmp_path):
     recipe = str(toys.recipe(tmp_path, model={"path": "org/m", "fresh": None}))
     done = python(MEMORY, tmp_path, recipe)

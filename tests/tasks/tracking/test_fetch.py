@@ -47,6 +47,8 @@ def fetched() -> tuple[artifacts.Artifact | None, str | None]:
     return fetch.from_mlflow("sft", KEY, "e", TimeBudget(60.0))
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_an_object_store_gives_back_the_same_files(home, monkeypatch):
     with remote_stores.s3(monkeypatch) as store:
         store.mkdir("bucket")

@@ -142,6 +142,8 @@ def scorer(begun, tmp_path_factory):
     return RewardScorer(work / "out" / "model", Model(path="x"), budget=512, field="f"), trainer
 
 
+@pytest.mark.slow
+@pytest.mark.long
 def test_a_reward_model_of_pictures_learns_them_and_reads_the_same_from_its_folder(begun, scorer):
     member, trainer = scorer
     columns = trainer._all_columns(trainer.pairs, range(len(trainer.pairs)))[0]
