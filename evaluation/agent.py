@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,7 +12,7 @@ import numpy as np
 from evaluation import harness, statistics
 from evaluation.played import problems
 from pipelines import environments
-from pipelines.contract.episode import play
+from pipelines.contract.episode import Episode, play
 from pipelines.contract.rollout import RolloutContext, RolloutRequest
 from pipelines.contract.sampling import Sampling
 from pipelines.contract.streams import Streams
@@ -51,9 +51,18 @@ def play_parts(lm: Any, parts: Sequence[Part]) -> Iterator[list[Trajectory]]:
             version=0,
             tokenizer=lm.tokenizer,
         )
-        yield play(part.requests, context, _budget(episodes))
+        yield play(part.requests, context, _budget(episodes), scheduler=_scheduler(part))
         if lm.progress:
             lm.progress(done, len(parts))
+
+
+def _scheduler(part: Part) -> Callable[..., list[Episode]] | None:
+    """What plays a part's episodes, where they do not wait for each other."""
+    if not part.episodes.asynchronous:
+        return None
+    from pipelines.contract.asynchronous import Asynchronous  # not above: few runs need its code
+
+    return Asynchronous(sum(request.rollouts for request in part.requests)).play_out
 
 
 def evaluate(

@@ -41,6 +41,7 @@ class DividedRollout(Composed, Rollout):
         """Rollouts of single answers beside others that play episodes."""
         for name in ("reads_samples", "reads_episodes", "reads_all_rows", "reads_network", "asks_policy"):
             setattr(self, name, any(getattr(each.fn, name) for each in rollouts))
+        self.repeatable = all(each.fn.repeatable for each in rollouts)
 
     def parts(self) -> list[Bound]:
         """The rollouts, the stage's own first."""
@@ -78,7 +79,11 @@ class DividedRollout(Composed, Rollout):
         """Those of the rollouts, with the names of these where there are several."""
         if len(self.rollouts) == 1:
             return dict(self.rollouts[0].fn.metrics())
-        return {f"{each.name}/{name}": value for each in self.rollouts for name, value in each.fn.metrics().items()}
+        return {
+            name if name.startswith("time/") else f"{each.name}/{name}": value
+            for each in self.rollouts
+            for name, value in each.fn.metrics().items()
+        }
 
     def lines(self) -> list[dict[str, Any]]:
         """Those of the rollouts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import bisect
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, cast
@@ -155,15 +155,21 @@ SCORED = ("correct", "incorrect", "unparsable", "timed_out")
 
 
 def play(
-    requests: list[RolloutRequest], context: RolloutContext, budget: TurnBudget, *, split: bool = False
+    requests: list[RolloutRequest],
+    context: RolloutContext,
+    budget: TurnBudget,
+    *,
+    split: bool = False,
+    scheduler: Callable[..., list[Episode]] | None = None,
 ) -> list[Trajectory]:
     """All episodes of the requests side by side, within their turn budget.
 
     Args:
+        scheduler: plays them out in another order than `play_out`, called as that is.
         split: a row for each conversation of an episode in which new ones begin, for training; else one row for the whole episode,
             in which they lie one behind the other.
     """
-    episodes = play_out(requests, context, budget, restarts=True)
+    episodes = (scheduler or play_out)(requests, context, budget, restarts=True)
     if split:
         episodes = [part for episode in episodes for part in conversations(episode)]
     return [episode.trajectory(context, budget.most_turns) for episode in episodes]
@@ -172,20 +178,22 @@ def play(
 def play_out(
     requests: list[RolloutRequest], context: RolloutContext, budget: TurnBudget, *, restarts: bool = False
 ) -> list[Episode]:
-    """As `play`, the episodes themselves, with their environments in the states that they ended in.
+    """As `play`, the episodes themselves, with their environments in the states that they ended in; each turn waits for the slowest.
 
     Args:
         restarts: new conversations may begin; else an episode in which one does ends unscored.
 
     Of a game that the policy plays with itself there is one for each seat that had a turn; those of a seat lie together.
     """
-    episodes: list[Episode] = []
-    for request in requests:
-        games = [seated(request, context) for _ in range(request.rollouts)]
-        episodes += [episode for seat in zip(*games, strict=True) for episode in seat]
+    episodes = in_order([[seated(request, context) for _ in range(request.rollouts)] for request in requests])
     while active := waiting(episodes, budget):
         advance(active, context, budget, restarts=restarts)
     return [episode for episode in episodes if episode.tokens or not episode.others]
+
+
+def in_order(games: Sequence[Sequence[Sequence[Episode]]]) -> list[Episode]:
+    """The episodes of requests → games → seats: those of a request together, in it those of a seat."""
+    return [episode for own in games for seat in zip(*own, strict=True) for episode in seat]
 
 
 def waiting(episodes: Sequence[Episode], budget: TurnBudget) -> list[Episode]:
@@ -269,27 +277,45 @@ def take_turns(
         nodes: tree node of each new turn.
         restarts: as in `play_out`.
     """
-    playing: list[Episode] = []
+    playing = []
     for index, (episode, completion) in enumerate(zip(episodes, completions, strict=True)):
-        if not completion.tokens:
-            _end(episode, Stop.LENGTH)  # no room left in the context
-            continue
-        if hasattr(episode.world, "limits"):
-            completion = _as_asked(episode, completion, context)
-        episode.worlds.append(episode.world.state_key())
-        episode.speak(completion, -1 if nodes is None else nodes[index])
-        episode.states.append(environments.key_number(episode.worlds[-1]))
-        episode.texts.append(context.decode(completion.tokens))
-        episode.cuts.append(completion.stop != Stop.END)
-        playing.append(episode)
+        if speak(episode, completion, context, -1 if nodes is None else nodes[index]):
+            playing.append(episode)
     steps = step_all([e.world for e in playing], [message_of(e) for e in playing])
     for episode, step in zip(playing, steps, strict=True):
-        if isinstance(step, str):
-            _give_up(episode, step)
-        elif step.restart and not restarts:
-            _give_up(episode, "environment_failed")
-        else:
-            _receive(episode, environments.read_step(episode.name, step), context, budget)
+        hear(episode, step, context, budget, restarts=restarts)
+
+
+def speak(episode: Episode, completion: Completion, context: RolloutContext, node: int = -1) -> bool:
+    """Put the policy's tokens of a turn into its episode; whether there are any: else its context is full, and it ends."""
+    if not completion.tokens:
+        _end(episode, Stop.LENGTH)
+        return False
+    if hasattr(episode.world, "limits"):
+        completion = _as_asked(episode, completion, context)
+    episode.worlds.append(episode.world.state_key())
+    episode.speak(completion, node)
+    episode.states.append(environments.key_number(episode.worlds[-1]))
+    episode.texts.append(context.decode(completion.tokens))
+    episode.cuts.append(completion.stop != Stop.END)
+    return True
+
+
+def hear(
+    episode: Episode,
+    step: environments.Step | str,
+    context: RolloutContext,
+    budget: TurnBudget | None = None,
+    *,
+    restarts: bool = False,
+) -> None:
+    """Put what the environment answered to its last turn into an episode; a status instead ends it, unscored."""
+    if isinstance(step, str):
+        give_up(episode, step)
+    elif step.restart and not restarts:
+        give_up(episode, "environment_failed")
+    else:
+        _receive(episode, environments.read_step(episode.name, step), context, budget)
 
 
 def _as_asked(episode: Episode, completion: Completion, context: RolloutContext) -> Completion:
@@ -326,13 +352,14 @@ def message_of(episode: Episode, place: int = -1) -> str:
     return text if getattr(episode.world, "reads_thinking", False) else chat.after_thinking(text)
 
 
-def _give_up(episode: Episode, status: str) -> None:
-    """The environment gave no answer: nothing of the episode is scored, in no seat."""
+def give_up(episode: Episode, status: str) -> None:
+    """End an episode without an answer of the environment: nothing of it is scored, in no seat."""
     for each in (episode, *episode.others):
         each.stop, each.status, each.success = Stop.ERROR, status, False
-    episode.rewards.append(0.0)
-    episode.components.append({})
-    episode.calls.append([])
+    if len(episode.rewards) < len(episode.states):
+        episode.rewards.append(0.0)
+        episode.components.append({})
+        episode.calls.append([])
 
 
 def _end(episode: Episode, stop: Stop) -> None:

@@ -103,7 +103,7 @@ class Method:
         return {}
 
     def metrics(self) -> dict[str, float]:
-        """What it shows of a step, by name.
+        """What it shows of a step, by name; what measures time begins with `time/`.
 
         Asked for when the rows of the step are there, or after the filter when it was called with their columns.
         """
@@ -246,6 +246,8 @@ class Rollout(Method):
     """Whether it takes completions from a sample stage (`context.stored`), which the recipe then names as `samples`."""
     reads_episodes: ClassVar[bool] = False
     """Whether these are episodes."""
+    repeatable: bool = True
+    """Whether the same requests give the same rows again, to the bit, where the sampler does: so a restart ends with the same bytes."""
 
     @abstractmethod
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:

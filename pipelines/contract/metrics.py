@@ -118,7 +118,8 @@ RLVR = {
     "train/tokens_per_s": Metric("Speed of training."),
     "ranks/received_bytes": Metric("Of several ranks, bytes of rows, columns and metrics that one was given by others, mean over them; "
                                    "weights and gradients are not counted.", when=lambda rlvr: rlvr.processes > 1, hint="Set processes."),
-    "time/*": Metric("Seconds of a part of the step; no two runs have the same."),
+    "time/*": Metric("Seconds of a part of the step, or a share of them; no two runs have the same. `time/rollout_idle_share`: of the "
+                     "rollouts' time, the share in which the sampler had nothing to decode (`rollout: {asynchronous: true}`)."),
     "monitor/alarms": Metric("Alarms so far."),
     **OPTIMIZER,
 }  # fmt: skip

@@ -32,7 +32,10 @@ class Completion:
 
 
 class Sampler(Protocol):
-    """What a rollout strategy needs of an engine: tokens in, tokens with log-probabilities out."""
+    """What a rollout strategy needs of an engine: tokens in, tokens with log-probabilities out.
+
+    One with `concurrent = True` may be asked by several threads at once, and batches what they ask.
+    """
 
     def extend(
         self,
@@ -110,6 +113,7 @@ class RolloutContext:
         *,
         sampling: Sampling | None = None,
         entropy: bool | None = None,
+        streams: Sequence[tuple[int, int]] | None = None,
     ) -> list[Completion]:
         """One completion per prefix, in order, each with a new random stream of its group.
 
@@ -117,9 +121,11 @@ class RolloutContext:
             groups: of each prefix.
             sampling: other settings than the draw's.
             entropy: whether completions carry their entropies; default: where trajectories must.
+            streams: instead of new ones, of each prefix its row's stream and the tokens drawn from it so far.
         """
         wanted = self.entropy if entropy is None else entropy
-        streams = [(self.streams.new(group), 0) for group in groups]
+        if streams is None:
+            streams = [(self.streams.new(group), 0) for group in groups]
         return self.sampler.extend(prefixes, sampling or self.sampling, None, entropy=wanted, streams=streams)
 
     def decode(self, tokens: list[int]) -> str:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -50,7 +50,7 @@ def _no_event(text: str, **about: Any) -> None:
 
 
 class ServerSampler:
-    """A `Sampler` whose tokens come from OpenAI-compatible completions endpoints of vLLM.
+    """A concurrent `Sampler` whose tokens come from OpenAI-compatible completions endpoints of vLLM.
 
     Args:
         settings: addresses or what to start, weights folder, timeout.
@@ -67,6 +67,8 @@ class ServerSampler:
         Interrupted: from any call, when every server stays away, or one answers something else than asked for.
         StaleWeights: from `push`, when a server does not hold the weights that were pushed.
     """
+
+    concurrent: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -106,7 +108,10 @@ class ServerSampler:
         self._lock = threading.Lock()
         self._last_problem = ""
         self._decoded_s = 0.0
+        self._calls = 0
+        """Of `extend` that are under way."""
         self._began: float | None = None
+        """When the first of them began."""
 
     @property
     def decoding_s(self) -> float:
@@ -370,16 +375,28 @@ class ServerSampler:
             )
         out: list[Completion] = [Completion([], [], Stop.ERROR) for _ in prefixes]
         asked = requests(prefixes, self.context, generator, streams)
-        began = self._began = time.perf_counter()
-        with ThreadPoolExecutor(AT_ONCE * len(self.endpoints)) as pool:
+        with self._decoding(), ThreadPoolExecutor(AT_ONCE * len(self.endpoints)) as pool:
             futures = [
                 pool.submit(self._complete, each.prompt, len(each.places), sampling, each.seed) for each in asked
             ]
             for each, future in zip(asked, futures, strict=True):
                 for i, completion in zip(each.places, future.result(), strict=True):
                     out[i] = completion
-        self._decoded_s, self._began = self._decoded_s + time.perf_counter() - began, None
         return out
+
+    @contextlib.contextmanager
+    def _decoding(self) -> Iterator[None]:
+        """A call that counts as decoding; time in which several are under way counts once."""
+        with self._lock:
+            self._calls += 1
+            self._began = self._began or time.perf_counter()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._calls -= 1
+                if not self._calls and self._began is not None:
+                    self._decoded_s, self._began = self._decoded_s + time.perf_counter() - self._began, None
 
     def _complete(self, prompt: list[int], count: int, sampling: Sampling, seed: int) -> list[Completion]:
         """Completions of one prompt from the server with the fewest requests; from another one if it dies."""

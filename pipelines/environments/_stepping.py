@@ -10,6 +10,8 @@ from pipelines.environments import Environment, Step, Unavailable
 
 STEP_S = 120.0
 """How long a world that waits may take over a step."""
+LATE = "environment_timed_out"
+"""Status of an episode whose world took longer."""
 MOST_THREADS = 16
 
 
@@ -27,11 +29,12 @@ def step_all(worlds: Sequence[Environment], messages: Sequence[str], limit_s: fl
         _side_by_side(worlds, messages, waiting[start : start + MOST_THREADS], limit_s, results)
     for i, world in enumerate(worlds):
         if not world.waits:
-            results[i] = _step(world, messages[i])
-    return [result if result is not None else "environment_timed_out" for result in results]
+            results[i] = step_one(world, messages[i])
+    return [result if result is not None else LATE for result in results]
 
 
-def _step(world: Environment, message: str) -> Step | str:
+def step_one(world: Environment, message: str) -> Step | str:
+    """A step, or the status with which its episode ends unscored where the world is not there."""
     try:
         return world.step(message)
     except Unavailable as error:
@@ -55,7 +58,7 @@ def _side_by_side(
 
     def work(index: int) -> None:
         try:
-            answers[index] = _step(worlds[index], messages[index])
+            answers[index] = step_one(worlds[index], messages[index])
         except Exception as error:  # raised again in the caller's thread
             errors.append(error)
 

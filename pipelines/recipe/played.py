@@ -29,6 +29,8 @@ class PlayedTask(Settings):
     max_tokens: int = Field(16, ge=1)
     """Per turn."""
     temperature: float = Field(1.0, ge=0, le=100)
+    asynchronous: bool = False
+    """An episode's turn does not wait for those of others, as in `rollout: multi_turn`; all of `batch_size` are under way at once."""
 
 
 def check_unread_fields(played: PlayedTask, task: Any) -> None:

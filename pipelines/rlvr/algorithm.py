@@ -75,9 +75,12 @@ class Update:
         return [(f"{part.slot}/{i}/{part.name}", part) for i, part in enumerate(self.bound())]
 
     def metrics(self, *, drawing: bool = False) -> dict[str, float]:
-        """What the parts after the filter show of a step, or with `drawing` those up to it; of parts of one name, the last."""
+        """What the parts after the filter show of a step, or with `drawing` those up to it; of parts of one name, the last.
+
+        What measures time (`time/...`) keeps its name, by which it is known to differ between equal runs.
+        """
         return {
-            f"method/{part.name}/{name}": value
+            name if name.startswith("time/") else f"method/{part.name}/{name}": value
             for part in self._shown(drawing)
             for name, value in part.fn.metrics().items()
         }

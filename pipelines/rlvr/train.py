@@ -153,9 +153,9 @@ class Trainer(Loop):
     def resumes(self) -> str:
         """What a restart promises: "bitwise" the same weights, or each prompt and number "exactly_once".
 
-        A server is not reproducible, and neither are a GPU's kernels.
+        A server is not reproducible, and neither are a GPU's kernels, nor rollouts that go by the clock.
         """
-        alone = self.server is None and not self.engine.remote
+        alone = self.server is None and not self.engine.remote and self.update.rollout.fn.repeatable
         return "bitwise" if alone and self.device.type == "cpu" else "exactly_once"
 
     @property

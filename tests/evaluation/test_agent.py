@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from types import SimpleNamespace
 
+import pytest
 import toys
 
 from evaluation import run
@@ -50,9 +51,12 @@ def test_episodes_may_have_a_system_message_and_a_start_of_the_answer(tmp_path, 
     lm.system_prompt = "Own."
     prompts = []
     play = agent.play
-    monkeypatch.setattr(
-        agent, "play", lambda requests, *rest: prompts.extend(r.prompt for r in requests) or play(requests, *rest)
-    )
+
+    def noted(requests, *rest, **more):
+        prompts.extend(request.prompt for request in requests)
+        return play(requests, *rest, **more)
+
+    monkeypatch.setattr(agent, "play", noted)
     about = {"task": "tools", "size": 2, "max_turns": 1, "max_tokens": 2, "config": {"tools": []}}
     task = {"name": "low", "samples": 1, "environment": about, "system": "Effort: low."}
     settings = Evaluate(tasks=[task, {**task, "name": "direct", "prefill": "<think></think>"}], bootstrap=100)
@@ -64,7 +68,8 @@ def test_episodes_may_have_a_system_message_and_a_start_of_the_answer(tmp_path, 
     assert texts[2:] == [text + "<think></think>" for text in texts[:2]]
 
 
-def test_what_a_solved_task_costs(monkeypatch):
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_what_a_solved_task_costs(monkeypatch, asynchronous):
     """Two problems, two episodes each: one walks to the goal in two turns, the others never arrive."""
     import scripted
 
@@ -89,7 +94,13 @@ def test_what_a_solved_task_costs(monkeypatch):
     task = {
         "name": "lake",
         "samples": 2,
-        "environment": {"task": "frozen_lake", "size": 2, "max_turns": 3, "max_tokens": 9},
+        "environment": {
+            "task": "frozen_lake",
+            "size": 2,
+            "max_turns": 3,
+            "max_tokens": 9,
+            "asynchronous": asynchronous,
+        },
     }
     settings = Evaluate(tasks=[task], bootstrap=100)
 

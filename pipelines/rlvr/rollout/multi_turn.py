@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import Field
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.episode import play
 from pipelines.contract.method import Rollout
 from pipelines.contract.turn_budget import TurnBudget
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from pipelines.contract.asynchronous import Asynchronous
+    from pipelines.contract.card import Bound
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
     from pipelines.data.records import Trajectory
+
+
+def _own_sampler(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
+    """What a server's batches do to its numbers is its own affair."""
+    if part.settings.get("batch_invariant") and (node.settings.sampler is not None or node.settings.engine is not None):
+        raise RecipeError(
+            "rlvr.rollout.batch_invariant",
+            "true: a server chooses which rows it computes together, and this process cannot keep them apart",
+            "Leave batch_invariant out, or the server.",
+        )
 
 
 @method(
@@ -21,6 +36,7 @@ if TYPE_CHECKING:
     title="Multi-turn rollouts in an environment",
     checked="closed form",
     makes=("turn", "turn_reward", "turn_state", "turn_belief", "turn_valid", "player"),
+    check=_own_sampler,
 )
 class multi_turn(Rollout):
     """Plays every problem's episodes in parallel, with at most `sampling.max_tokens` tokens a turn.
@@ -44,6 +60,15 @@ class multi_turn(Rollout):
     `end_invalid` ends it at a message that is not an action. With `regenerate` a group without a success is played again, at most that many
     times, and its last rows count; the component `attempts` is the number of times it was played. The curriculum then sees only a problem's
     last attempt.
+
+    Episodes take their turns together, and each turn waits for the slowest environment. With `asynchronous` none waits for another (the
+    agent loops of verl, SkyRL and AReaL): at most `max_concurrent` are under way, the sampler gets what waits for the policy at each time,
+    and the others' environments step in threads. An episode that lasts longer than `time_limit_s` is cut and unscored (status
+    `episode_timed_out`), so its group's other rows are compared without it. Every token is drawn from its own episode's RNG stream, so
+    timing changes no draw (they are others than without `asynchronous`); but rows that are decoded together change each other's
+    log-probabilities by rounding, and what is together depends on the clock. `batch_invariant` decodes every turn by itself: slower, and
+    the same bits whatever the timing. The metric `time/rollout_idle_share` is the share of the rollouts' time in which the sampler had
+    nothing to decode.
     """
 
     def __init__(
@@ -60,15 +85,32 @@ class multi_turn(Rollout):
         end_invalid: bool = False,
         regenerate: Annotated[int, Field(ge=0, le=100)] = 0,
         invalid_cost: Annotated[float, Field(ge=0)] = 0.0,
+        asynchronous: bool = False,
+        max_concurrent: Annotated[int, Field(ge=1, le=10_000)] = 64,
+        time_limit_s: Annotated[float, Field(gt=0)] | None = None,
+        batch_invariant: bool = False,
     ) -> None:
         self.budget = TurnBudget(
             max_turns, extension, extensions, remind, max_tokens, extension_cost, tolerance, least_turns, end_invalid, invalid_cost,
         )  # fmt: skip
         self.regenerate = regenerate
+        self.scheduler: Asynchronous | None = None
+        if asynchronous:
+            from pipelines.contract.asynchronous import Asynchronous  # not above: few runs need its code
+
+            self.scheduler = Asynchronous(max_concurrent, time_limit_s, batch_invariant)
+        elif time_limit_s is not None or batch_invariant:
+            name, value = ("batch_invariant", "true") if batch_invariant else ("time_limit_s", f"{time_limit_s:g}")
+            raise RecipeError(
+                f"rlvr.rollout.{name}",
+                f"{value} is for episodes that do not wait for each other",
+                "Set asynchronous: true too, or leave it out.",
+            )
+        self.repeatable = not asynchronous or (batch_invariant and time_limit_s is None)
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems."""
-        rows = play(requests, context, self.budget, split=True)
+        rows = self._play(requests, context)
         if not self.regenerate:
             return rows
         groups, attempts = _by_request(rows, requests, context), {request.group: 1 for request in requests}
@@ -76,12 +118,21 @@ class multi_turn(Rollout):
             again = [r for r in requests if not any(row.correct for row in groups.get(r.group, []))]
             if not again:
                 break
-            groups |= _by_request(play(again, context, self.budget, split=True), again, context)
+            groups |= _by_request(self._play(again, context), again, context)
             attempts |= {request.group: attempt for request in again}
         for group, members in groups.items():
             for row in members:
                 row.components = {**row.components, "attempts": float(attempts[group])}
         return [row for request in requests for row in groups.get(request.group, [])]
+
+    def _play(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
+        scheduler = self.scheduler.play_out if self.scheduler is not None else None
+        return play(requests, context, self.budget, split=True, scheduler=scheduler)
+
+    def metrics(self) -> dict[str, float]:
+        """How much the sampler waited, where episodes do not wait for each other."""
+        idle = self.scheduler.take_idle_share() if self.scheduler is not None else None
+        return {} if idle is None else {"time/rollout_idle_share": idle}
 
 
 def _by_request(

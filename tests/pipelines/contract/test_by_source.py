@@ -101,7 +101,7 @@ class Remembering(Rollout):
     """Notes the groups that it is told of, and drops those of odd number."""
 
     def __init__(self):
-        self.groups = []
+        self.groups, self.repeatable = [], False
 
     def run(self, requests, context):
         raise NotImplementedError
@@ -111,7 +111,7 @@ class Remembering(Rollout):
         return [row for row in rows if row.group % 2 == 0]
 
     def metrics(self):
-        return {"told": float(len(self.groups))}
+        return {"told": float(len(self.groups)), "time/told_s": 0.0}
 
     def lines(self):
         return [{"groups": self.groups}]
@@ -133,7 +133,8 @@ def test_each_rollout_is_told_of_its_own_sources_and_remembers_them():
     for row in rows:
         row.source = "a" if row.group < 4 else "b"
     assert [row.group for row in fn.on_rollouts(rows)] == [0, 2, 4, 5]
-    assert fn.uses("on_rollouts") and fn.metrics() == {"remembering/told": 4.0}
+    assert fn.uses("on_rollouts") and fn.metrics() == {"remembering/told": 4.0, "time/told_s": 0.0}
+    assert not fn.repeatable and DividedRollout([SINGLE], {}).repeatable, "one part that goes by the clock is enough"
     assert fn.lines() == [{"groups": [0, 1, 2, 3]}]
     restarted = build()
     restarted.load_state_dict(json.loads(json.dumps(fn.state_dict())))

@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import forks
 import psutil
@@ -136,6 +137,18 @@ def test_order_limits_and_waiting(tmp_path, start, stand_in):
         run.server.extend([[5, 6]], greedy, generator(torch.device("cpu"), 1))
     with pytest.raises(Interrupted, match="no entropies"):
         run.server.extend([[5, 6]], greedy, generator(torch.device("cpu"), 1), entropy=True)
+
+
+def test_several_threads_may_ask_at_once(tmp_path, start, stand_in):
+    """As episodes do that do not wait for each other; time in which several decode counts once."""
+    run = trainer(tmp_path, start, stand_in)
+    run.server.push(run.learner.weights.full, run.tokenizer)
+    greedy, prompts, before = Sampling(temperature=0, max_tokens=5), [[5, 6, 7], [8, 9], [7, 7]], time.perf_counter()
+    with ThreadPoolExecutor(3) as pool:
+        answers = list(pool.map(lambda ids: run.server.extend([ids], greedy, None, streams=[(1, 0)])[0], prompts))
+    assert 0 < run.server.decoding_s <= time.perf_counter() - before
+    together = run.server.extend(prompts, greedy, None, streams=[(1, 0)] * 3)
+    assert [each.tokens for each in answers] == [each.tokens for each in together]
 
 
 @pytest.mark.parametrize(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
 
 import agents
 import pytest
+import ranks
 import torch
 import toys
 
 from pipelines.data.records import Role, Stop
+from pipelines.recipe.read import read_recipe
 
 PAYING = agents.FOLLOWING.replace(
     'print(message["content"])',
@@ -80,3 +85,32 @@ def test_a_stopped_run_repeats_its_episodes(tmp_path, begun):
         toys.run_stopped(build) if name == "stopped" else build().run()
         results.append(toys.result(folder / "work"))
     assert results[0] == results[1]
+
+
+@pytest.mark.slow
+def test_asynchronous_episodes_end_with_the_same_bytes_when_they_are_killed(tmp_path, begun):
+    """The program takes another time in every episode of every run; nothing but the clock tells the two apart."""
+    agents.program(begun, "import random, time; time.sleep(random.random() / 4)\n" + PAYING)
+    asynchronous = "rlvr.rollout={kind: multi_turn, max_turns: 3, asynchronous: true, batch_invariant: true}"
+    read = read_recipe(begun / "toy.yaml", [asynchronous])
+    works = [tmp_path / name for name in ("whole", "killed")]
+    for work in works:
+        (work / "out").mkdir(parents=True)
+        body = {
+            "stage": "rlvr", "seed": 0, "threads": 1,
+            "settings": {"rlvr": read.rlvr.model_dump(), "model": read.model.model_dump()},
+            "inputs": {"data": str(begun / "data"), "model": str(begun / "sft/out")},
+        }  # fmt: skip
+        (work / "job.json").write_text(json.dumps(body))
+    assert ranks.start_alone(works[0]).wait() == 0, (works[0] / "log").read_text()[-3000:]
+    child, spool = ranks.start_alone(works[1]), works[1] / "spool.jsonl"
+    while child.poll() is None and (not spool.exists() or '"step": 1' not in spool.read_text()):
+        time.sleep(0.005)
+    time.sleep(0.1)  # in the episodes of the next step
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+    assert ranks.start_alone(works[1]).wait() == 0, (works[1] / "log").read_text()[-3000:]
+    assert toys.result(works[0]) == toys.result(works[1])
+    metrics = [line["values"] for line in toys.spool(works[1]) if line["kind"] == "metrics"]
+    assert all(0 < values["time/rollout_idle_share"] < 1 for values in metrics)
+    assert not toys.unlisted_metrics(read.rlvr, metrics[0])

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
 import scripted
+import toys
 
+from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.contract.rollout import RolloutRequest
 from pipelines.data.records import Problem, Role
 from pipelines.environments import frozen_lake, key_number, problems
+from pipelines.recipe.check import check
+from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.pack import pack
 
 
@@ -57,3 +62,26 @@ def test_an_episode_begins_after_an_expert_s_steps():
     assert len(lost[0].turn_state) == len(path) - 2, (
         "an episode ends by the steps that were left, not by the whole path"
     )
+
+
+SERVER = "rlvr.sampler={url: 'http://x', weights: w}"
+
+
+@pytest.mark.parametrize(
+    ("settings", "more", "words"),
+    [
+        ("time_limit_s: 5", [], r"rollout\.time_limit_s: 5 is for episodes that do not wait for each other\. Set asynchronous: true"),
+        ("batch_invariant: true", [], r"rollout\.batch_invariant: true is for episodes that do not wait"),
+        ("asynchronous: true, batch_invariant: true", [SERVER], r"batch_invariant: true: a server chooses which rows"),
+        ("asynchronous: true, max_concurrent: 0", [], r"max_concurrent"),
+    ],
+)  # fmt: skip
+def test_what_asynchronous_episodes_cannot_do_is_refused(tmp_path, settings, more, words):
+    overrides = [f"rlvr.rollout={{kind: multi_turn, {settings}}}", *more]
+    with pytest.raises(RecipeError, match=words):
+        check(read_recipe(toys.lake(tmp_path), overrides))
+
+
+@pytest.mark.parametrize("settings", ["time_limit_s: 5, max_concurrent: 3", "batch_invariant: true"])
+def test_asynchronous_episodes_are_planned(tmp_path, settings):
+    check(read_recipe(toys.lake(tmp_path), [f"rlvr.rollout={{kind: multi_turn, asynchronous: true, {settings}}}"]))
