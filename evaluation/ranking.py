@@ -72,11 +72,11 @@ def rank(
     standings = []
     for (name, table), first in zip(tables.items(), best, strict=True):
         low, high = _with_seeds(intervals.share_interval(table.mean(0), confidence), [table], confidence)
-        against = [_difference(table, other, pairwise) for key, other in tables.items() if key != name]
+        against = [difference(table, other, pairwise) for key, other in tables.items() if key != name]
         gain: tuple[float | None, float | None, float | None] = (None, None, None)
         if baseline is not None:
             start = np.asarray(baseline, dtype=np.float64)
-            gain = (float(table.mean() - start.mean()), *_difference(start[None], table, confidence))
+            gain = (float(table.mean() - start.mean()), *difference(start[None], table, confidence))
         standings.append(
             Standing(
                 name,
@@ -93,8 +93,13 @@ def rank(
     return sorted(standings, key=lambda s: -s.mean)
 
 
-def _difference(old: np.ndarray, new: np.ndarray, confidence: float) -> tuple[float, float]:
-    """Interval of new - old, tables [seeds, problems] of the same problems."""
+def difference(old: np.ndarray, new: np.ndarray, confidence: float) -> tuple[float, float]:
+    """Interval of the mean of new - old, paired by problem, with what the spread of seeds adds where there are two or more.
+
+    Args:
+        old: [seeds, problems], each in [0, 1].
+        new: [seeds, problems] of the same problems; it may have another number of seeds.
+    """
     ends = intervals.difference_interval(new.mean(0) - old.mean(0), confidence)
     low, high = _with_seeds((float(ends[0]), float(ends[1])), [old, new], confidence, float(new.mean() - old.mean()))
     return max(-1.0, low), min(1.0, high)

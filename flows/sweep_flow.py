@@ -22,7 +22,7 @@ from evaluation.pages import sweep as pages  # noqa: E402
 from flows.post_training import post_training  # noqa: E402
 from pipelines.base.errors import UserError  # noqa: E402
 from tasks import process, worker  # noqa: E402
-from tasks.sweep import leaderboard  # noqa: E402
+from tasks.sweep import arms, leaderboard  # noqa: E402
 from tasks.sweep import plan as sweeps  # noqa: E402
 from tasks.sweep.leaderboard import Outcome  # noqa: E402
 from tasks.sweep.plan import Cell, Sweep  # noqa: E402
@@ -44,7 +44,7 @@ class _Runs:
         """Outcomes in the order of the cells; a run that fails does not end the others."""
         cells = list(cells)
         outcomes: dict[int, Outcome] = {}
-        about = (self.sweep.path, self.sweep.benchmark, self.rerun, environment.tracking_uri())
+        about = (self.sweep.path, self.sweep.benchmark, self.rerun, environment.tracking_uri(), self.sweep.k)
         try:
             futures = {_run_cell.with_options(task_run_name=c.name).submit(c, *about): i for i, c in enumerate(cells)}
             for future in as_completed(list(futures)):
@@ -61,17 +61,18 @@ class _Runs:
 
 
 @task(name="run", cache_policy=NO_CACHE, persist_result=False)
-def _run_cell(cell: Cell, path: str, benchmark: str, fresh: bool, store: str) -> Outcome:
-    return run_cell(cell, path, benchmark, fresh, store)
+def _run_cell(cell: Cell, path: str, benchmark: str, fresh: bool, store: str, k: int) -> Outcome:
+    return run_cell(cell, path, benchmark, fresh, store, k)
 
 
-def run_cell(cell: Cell, path: str, benchmark: str, fresh: bool, store: str) -> Outcome:
+def run_cell(cell: Cell, path: str, benchmark: str, fresh: bool, store: str, k: int = 1) -> Outcome:
     """Run a cell's pipeline, on whatever machine this is; what it has done before is reused.
 
     Args:
         path: the recipe.
         benchmark: what the sweep ranks by.
         store: MLflow's address where the sweep runs.
+        k: of pass@k.
     """
     if process.stop_all.is_set():
         return Outcome(cell, None, "stopped")
@@ -86,7 +87,7 @@ def run_cell(cell: Cell, path: str, benchmark: str, fresh: bool, store: str) -> 
     result = state.result(raise_on_failure=False)
     if isinstance(result, BaseException):
         return Outcome(cell, None, str(result) or type(result).__name__)
-    return Outcome.of(cell, result, benchmark)
+    return Outcome.of(cell, result, benchmark, k)
 
 
 @flow(name="sweep", flow_run_name="sweep {recipe}", persist_result=False)
@@ -103,19 +104,22 @@ def sweep(
 
     Args:
         recipe: path of a YAML file, relative to the project's root where it is not found as given.
-        axes: what is compared, by the names of the arguments of `tasks.sweep.plan.read`: `{"presets": "all", "seeds": "3"}`.
+        axes: what is compared, by the names of the arguments of `tasks.sweep.plan.read`: `{"presets": "all", "seeds": "3"}`;
+            or what `tasks.sweep.arms.read` takes: `experiment`, `name` and `seeds`.
         fresh: run every stage even where its artifact exists.
         separate_homes: the task runner's workers have project folders of their own, so what all runs share is made first.
 
     Returns:
         recipe, experiment, task, confidence, leaderboard (best first), start (see `leaderboard.start_of`), tuned (variant → value), failed
-        (run → error), left_out (preset → reason), shares (variant → share of the budget that SFT spent).
+        (run → error), left_out (preset → reason), shares (variant → share of the budget that SFT spent), differences (arm → value, low and high over the
+        baseline of an experiment).
 
     Raises:
         UserError: names the option or the field and the fix; or no run came to its end.
     """
     worker.enter()
-    read = sweeps.read(recipe, **(axes or {}))
+    reader = arms.read if "experiment" in (axes or {}) else sweeps.read
+    read = reader(recipe, **(axes or {}))
     sweeps.check(read, fresh)
     # before there are threads: MLflow's import and its new database are not made for them
     with tracking_client.mlflow_errors():
@@ -156,6 +160,9 @@ def sweep(
         "failed": failed,
         "left_out": read.left_out,
         "shares": read.shares,
+        "differences": leaderboard.differences(outcomes, read.baseline, confidence=confidence)
+        if isinstance(read, arms.ArmSweep)
+        else {},
     }
 
 
@@ -165,7 +172,7 @@ def _tune(read: Sweep, runs: _Runs) -> dict[str, str]:
     Successive halving (1603.06560, algorithm 1), or one round of runs as long as the ranked ones.
     """
     assert read.tune is not None
-    alive = {variant: list(read.tune.values) for variant in read.variants}
+    alive = {variant: list(read.tune.values) for variant in read.tunes}
     for steps in read.tune.rounds(read.steps):
         trials = {
             (v, value): cell

@@ -49,10 +49,11 @@ class Claim(BaseModel):
         claim: one sentence.
         run: `place:name` of what was run.
         size: task, size, seeds and budget, and how the learning rate was chosen.
-        outcome: the difference, with its 95 % interval.
+        outcome: the difference, with its 95 % interval; None where a stored result of the experiment has it.
         verdict: what that says of the claim.
         why: the most likely reason; None where the claim is seen.
-        results: page of docs and heading where the measurement stands.
+        results: page of docs and heading where a measurement stands, of one seed where a stored result has more.
+        experiment: what `whetstone claims run` runs, as `tasks.sweep.arms.Experiment`; None where the form does not hold it.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -60,15 +61,18 @@ class Claim(BaseModel):
     claim: str
     run: str
     size: str
-    outcome: str
+    outcome: str | None = None
     verdict: Verdict
     why: str | None = None
     results: str
+    experiment: dict[str, Any] | None = None
 
     @model_validator(mode="after")
     def _consistent(self) -> Claim:
         if (self.why is None) != (self.verdict == Verdict.CONFIRMED):
             raise ValueError(f"{self.system}: a claim that is not simply seen says why, and one that is does not")
+        if self.outcome is None and self.experiment is None:
+            raise ValueError(f"{self.system}: a claim without an experiment has its outcome here")
         return self
 
 
@@ -202,7 +206,10 @@ def page(known: System) -> str:
     if known.outside:
         lines.append(f"outside: {known.outside}")
     if tried := claims().get(known.name):
-        lines += [f"claim: {tried.claim}", f"  tried on {tried.size}: {tried.outcome}", f"  {tried.verdict}"]
+        from flows.cli import claim_results
+
+        outcome = claim_results.outcome(tried)
+        lines += [f"claim: {tried.claim}", f"  tried on {tried.size}: {outcome}", f"  {tried.verdict}"]
         lines[-1] += f": {tried.why}" if tried.why else ""
         lines.append(f"  docs/{tried.results}")
     return "\n".join(lines)
@@ -210,7 +217,9 @@ def page(known: System) -> str:
 
 def _plain(known: System) -> dict[str, Any]:
     tried = claims().get(known.name)
-    shown = tried.model_dump(mode="json", exclude={"system"}) if tried else None
+    from flows.cli import claim_results
+
+    shown = tried.model_dump(mode="json", exclude={"system"}) | {"outcome": claim_results.outcome(tried)} if tried else None
     return {**known.model_dump(mode="json"), "status": known.status.value, "tried": shown}
 
 

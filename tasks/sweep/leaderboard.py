@@ -5,15 +5,15 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evaluation import intervals, samples
-from evaluation.ranking import Standing, rank
+from evaluation import intervals, paired, samples
+from evaluation.ranking import Standing, difference, rank
 from evaluation.risk_return import tail_mean
 from pipelines.base.errors import UserError
 from pipelines.base.files import REPORT, json_lines
@@ -58,13 +58,22 @@ def task_answers(summary: dict[str, Any], task: str) -> dict[str, samples.Sample
     return problems
 
 
-def training_cost(summary: dict[str, Any]) -> dict[str, float]:
-    """Seconds of training, completion tokens and steps."""
-    about = last_of(summary, MODEL) or {}
-    manifest = json.loads((Path(about["artifact"]) / "manifest.json").read_text())
-    metrics = manifest.get("numbers") or {}
-    cost = {"seconds": float(manifest.get("seconds") or 0.0), "steps": float(metrics.get("steps") or 0.0)}
-    return cost | ({"tokens": float(metrics["tokens_sampled"])} if "tokens_sampled" in metrics else {})
+def training_cost(summary: dict[str, Any], stages: Sequence[str] = ()) -> dict[str, float]:
+    """Seconds of training, completion tokens and steps; where a stage was reused, what it took when it ran.
+
+    Args:
+        stages: those that count together; default: the last that makes a model.
+    """
+    counted = [summary["stages"][name] for name in stages if name in summary["stages"]] or [last_of(summary, MODEL) or {}]
+    cost: dict[str, float] = {"seconds": 0.0, "steps": 0.0}
+    for about in counted:
+        manifest = json.loads((Path(about["artifact"]) / "manifest.json").read_text())
+        metrics = manifest.get("numbers") or {}
+        cost["seconds"] += float(manifest.get("seconds") or 0.0)
+        cost["steps"] += float(metrics.get("steps") or 0.0)
+        if "tokens_sampled" in metrics:
+            cost["tokens"] = cost.get("tokens", 0.0) + float(metrics["tokens_sampled"])
+    return cost
 
 
 @dataclass
@@ -84,20 +93,25 @@ class Outcome:
     """Of a trial, see `trial_score`."""
 
     @classmethod
-    def of(cls, cell: Cell, summary: dict[str, Any], task: str) -> Outcome:
+    def of(cls, cell: Cell, summary: dict[str, Any], task: str, k: int = 1) -> Outcome:
         """A run that came to its end, with what its artifacts say.
 
+        Args:
+            k: of pass@k, by which it is ranked.
+
         Raises:
-            UserError: the benchmark keeps no score for each problem.
+            UserError: the benchmark keeps no score for each problem, or fewer than k answers.
         """
         outcome = cls(cell, summary)
         if last_of(summary, MODEL):
-            outcome.cost = training_cost(summary)
+            outcome.cost = training_cost(summary, cell.counted)
         if last_of(summary, SCORES):
             answers = task_answers(summary, task)
-            outcome.scores = {
-                key: sum(score >= 1 for score in own.scores) / len(own.scores) for key, own in answers.items()
-            }
+            fewest = min(len(own.scores) for own in answers.values())
+            if fewest < k:
+                raise UserError("metric", f"{task} has {fewest} answers to a problem, which is too few for pass@{k}.")
+            passed = paired.passes([own.scores for own in answers.values()], [k])[:, 0]
+            outcome.scores = dict(zip(answers, passed.tolist(), strict=True))
             outcome.truncated = samples.truncated_share(answers.values())
         else:
             outcome.reward = trial_score(summary)
@@ -136,6 +150,29 @@ def _asked(outcomes: list[Outcome]) -> list[str]:
     """The problems that all runs were asked, in the order of the first."""
     shared = set.intersection(*(set(o.scores) for o in outcomes))
     return [problem for problem in outcomes[0].scores if problem in shared]
+
+
+def differences(
+    outcomes: Iterable[Outcome], baseline: str, *, confidence: float = 0.95
+) -> dict[str, dict[str, float]]:
+    """Each variant over one of them, paired by problem, with the intervals of `evaluation.ranking`: value, low, high; and problems.
+
+    Empty where no run of the baseline came to its end.
+    """
+    outcomes = [o for o in outcomes if o.scores]
+    order = _asked(outcomes) if outcomes else []
+    tables: dict[str, list[list[float]]] = {}
+    for outcome in outcomes:
+        tables.setdefault(outcome.cell.variant, []).append([outcome.scores[problem] for problem in order])
+    old = np.array(tables.pop(baseline, []))
+    if not old.size:
+        return {}
+    out = {}
+    for name, rows in tables.items():
+        new = np.array(rows)
+        low, high = difference(old, new, confidence)
+        out[name] = {"value": float(new.mean() - old.mean()), "low": low, "high": high, "problems": len(order)}
+    return out
 
 
 def start_of(outcomes: Iterable[Outcome], *, confidence: float = 0.95) -> dict[str, Any] | None:

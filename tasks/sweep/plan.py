@@ -41,6 +41,8 @@ class Cell:
     overrides: tuple[str, ...]
     only: tuple[str, ...] | None = None
     """The stages to run; default: all."""
+    counted: tuple[str, ...] = ()
+    """The stages whose training is its cost; default: the last that makes a model."""
 
     @property
     def name(self) -> str:
@@ -92,6 +94,8 @@ class Sweep:
     """Presets of `--presets all` that do not fit the recipe → why."""
     overruled: dict[str, list[str]] = field(default_factory=dict)
     """Fields that the recipe sets itself, against what presets of the sweep say → those presets."""
+    k: int = 1
+    """The runs are ranked by pass@k."""
 
     @property
     def learner(self) -> str | None:
@@ -123,6 +127,11 @@ class Sweep:
     def benchmark(self) -> str:
         """What the runs are ranked by."""
         return str(self.base.node(self.evaluation).settings.tasks[0].name)
+
+    @property
+    def tunes(self) -> list[str]:
+        """The variants whose best value of the tuned field is looked for."""
+        return list(self.variants)
 
     def start(self) -> Cell | None:
         """The run that scores the checkpoint from which the learner starts; None where nothing learns from rewards, or SFT differs."""
@@ -244,9 +253,7 @@ def read(
         raise UserError("--tune-full says how --tune compares values", fix="Add --tune FIELD=VALUE,VALUE.")
     if tune is not None and bare.steps == 0:
         raise RecipeError(f"{bare.last}.steps", "--tune makes runs that are counted in steps", "Set it.")
-    common.append(f"tracking.experiment={base.tracking.experiment or f'{base.name}-sweep'}")
-    # arms are compared with each other and no looks at the champion; who started the sweep sees what fails
-    common += [f"{section}=null" for section in ("gate", "notify") if getattr(base, section) is not None]
+    common += of_all(base, base.tracking.experiment or f"{base.name}-sweep")
     names, left_out = _presets(path, common, presets)
     variants: dict[str, tuple[str, ...]] = {}
     share_of: dict[str, float] = {}
@@ -276,6 +283,15 @@ def read(
         raise UserError(f"{len(variants) * len(sweep.seeds)} runs are more than a sweep may have ({MOST_RUNS}).")
     _read_cells(sweep, [("--set", name) for name, _ in axes] + ([("--tune", tuned.field)] if tuned else []))
     return sweep
+
+
+def of_all(base: Recipe, experiment: str) -> list[str]:
+    """Overrides of all runs: one experiment; no gate, since they are compared with each other and no looks at the champion; no messages,
+    since who started the sweep sees what fails."""
+    return [
+        f"tracking.experiment={experiment}",
+        *(f"{section}=null" for section in ("gate", "notify") if getattr(base, section) is not None),
+    ]
 
 
 def _read_cells(sweep: Sweep, axes: Sequence[tuple[str, str]]) -> None:
