@@ -20,7 +20,7 @@ unexport PYTHONDONTWRITEBYTECODE
 IMAGE_BUILDER ?= $(firstword $(foreach each,podman buildah docker,$(shell command -v $(each))))
 IMAGE ?= whetstone
 
-.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-gpu test-vllm test-ecosystem test-mirrors test-ray test-skypilot test-prefect-kubernetes test-tinker test-all check install wheel image docs docs-site bench clean
+.PHONY: run test test-slow test-long test-mutants test-deployed test-hostile test-gpu test-vllm test-ecosystem test-mirrors test-ray test-skypilot test-prefect-kubernetes test-tinker test-all check install wheel image docs docs-site bench claims clean
 
 run: install
 	$(BIN)/whetstone run recipes/quickstart.yaml
@@ -156,6 +156,10 @@ docs: install
 
 docs-site: docs
 	$(BIN)/mkdocs build --strict
+
+# Runs that are missing of the claims of docs/claims.md; it goes on where it was stopped.
+claims: install
+	$(BIN)/whetstone claims run
 
 bench: install
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[bench]"

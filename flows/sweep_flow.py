@@ -110,9 +110,9 @@ def sweep(
         separate_homes: the task runner's workers have project folders of their own, so what all runs share is made first.
 
     Returns:
-        recipe, experiment, task, confidence, leaderboard (best first), start (see `leaderboard.start_of`), tuned (variant → value), failed
-        (run → error), left_out (preset → reason), shares (variant → share of the budget that SFT spent), differences (arm → value, low and high over the
-        baseline of an experiment).
+        recipe, experiment, task, confidence, leaderboard (best first), start (see `leaderboard.start_of`), tuned (variant → value),
+        failed (run → error), left_out (preset → reason), shares (variant → share of the budget that SFT spent), differences (arm →
+        value, low and high over the baseline of an experiment).
 
     Raises:
         UserError: names the option or the field and the fix; or no run came to its end.

@@ -398,7 +398,7 @@ def whetstone(
     environment = {
         k: v for k, v in os.environ.items() if k not in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME")
     }
-    if arguments[0] in ("run", "sweep", "rerun") and not first:
+    if arguments[0] in ("run", "sweep", "rerun", "claims") and not first:
         databases.prepare(home)
         environment |= servers.shared_prefect() | {"PREFECT_HOME": str(home / "prefect")}
     environment |= {"WHETSTONE_HOME": str(home), "PYTHONPATH": python_path(), **env}

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.cli import claim_results
-from flows.cli.systems import Claim, claims
+from flows.cli.systems import Claim, claims, claims_of
 
 if TYPE_CHECKING:
     from tasks.sweep.arms import ArmSweep, Experiment
@@ -23,13 +23,19 @@ RUN = "run"
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the command's options."""
     parser.add_argument(
-        "names", nargs="*", metavar="[run] NAME", help="of claims (default: all); after the word run, what is missing of them is run"
+        "names",
+        nargs="*",
+        metavar="[run] NAME",
+        help="of claims (default: all); after the word run, what is missing of them is run",
     )
     parser.add_argument("--seeds", type=int, metavar="N", help="seeds of each (default: as the experiment says)")
     parser.add_argument(
         "--budget-minutes", type=float, metavar="M", help="begin nothing more after M minutes; what has begun ends"
     )
-    parser.add_argument("--results", metavar="FOLDER", help="where results are stored (default: benchmarks/results/claims)")
+    parser.add_argument("--file", metavar="FILE", help="a file of claims of your own, in place of the project's")
+    parser.add_argument(
+        "--results", metavar="FOLDER", help="where results are stored (default: benchmarks/results/claims)"
+    )
     parser.add_argument("--json", action="store_true", help="for machines")
 
 
@@ -80,7 +86,7 @@ def command(arguments: argparse.Namespace) -> int:
         raise UserError(f"--budget-minutes {arguments.budget_minutes}", "at least 0 minutes.")
     runs = arguments.names[:1] == [RUN]
     where = claim_results.folder(arguments.results)
-    states = [state(claim, where, arguments.seeds) for claim in chosen(arguments.names[runs:])]
+    states = [state(claim, where, arguments.seeds) for claim in chosen(arguments.names[runs:], arguments.file)]
     if runs:
         return run(states, where, arguments.budget_minutes, arguments.json)
     if arguments.json:
@@ -90,19 +96,20 @@ def command(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def chosen(names: list[str]) -> list[Claim]:
+def chosen(names: list[str], file: str | None = None) -> list[Claim]:
     """The claims of these names, whatever their case; all where there are none.
 
     Raises:
-        UserError: there is no claim of a name.
+        UserError: there is no claim of a name, or the file cannot be read.
     """
     from pipelines.base.errors import UserError, did_you_mean
 
-    known = {name.lower(): claim for name, claim in claims().items()}
+    listed = claims() if file is None else claims_of(file)
+    known = {name.lower(): claim for name, claim in listed.items()}
     for name in names:
         if name.lower() not in known:
-            raise UserError(f"no claim of {name!r}", fix=did_you_mean(name, list(claims())))
-    return [known[name] for name in dict.fromkeys(map(str.lower, names))] if names else list(claims().values())
+            raise UserError(f"no claim of {name!r}", fix=did_you_mean(name, list(listed)))
+    return [known[name] for name in dict.fromkeys(map(str.lower, names))] if names else list(listed.values())
 
 
 def state(claim: Claim, where: Path, seeds: int | None = None) -> State:
@@ -140,7 +147,9 @@ def show(states: list[State]) -> None:
     console.print(table)
     ready = [each for each in states if each.experiment]
     done = sum(not each.missing for each in ready)
-    print(f"\n{len(states)} claims, {len(ready)} with an experiment, {done} of them complete. whetstone claims run runs what is missing.")
+    print(
+        f"\n{len(states)} claims, {len(ready)} with an experiment, {done} of them complete. whetstone claims run runs what is missing."
+    )
 
 
 def run(states: list[State], where: Path, budget_minutes: float | None, as_json: bool) -> int:
@@ -182,7 +191,9 @@ def _end(stored: list[str], failed: dict[str, str], as_json: bool) -> int:
     else:
         for name, error in failed.items():
             print(f"failed: {name}: {error.splitlines()[0]}")
-        print(f"{len(set(stored))} claims have new results, {len(failed)} failed. make docs puts them into docs/claims.md.")
+        print(
+            f"{len(set(stored))} claims have new results, {len(failed)} failed. make docs puts them into docs/claims.md."
+        )
     return 1 if failed else 0
 
 
@@ -223,7 +234,9 @@ def _store(each: State, body: dict[str, Any], where: Path) -> None:
     assert read is not None
     rows = {row["name"]: row for row in body["leaderboard"]}
     kept = ("name", "mean", "low", "high", "by_seed", "seeds", "cost", "truncated")
-    arms = [{name: rows[arm][name] for name in kept} | {"difference": body["differences"].get(arm)} for arm in read.arms]
+    arms = [
+        {name: rows[arm][name] for name in kept} | {"difference": body["differences"].get(arm)} for arm in read.arms
+    ]
     result = {
         "claim": each.claim.system, "recipe": read.recipe, "experiment": read.model_dump(mode="json"), "digest": read.digest,
         "version": distribution.version(), "commit": project.git(project.ROOT, "rev-parse", "HEAD"),

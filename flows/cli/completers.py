@@ -149,6 +149,12 @@ def systems(**_: Any) -> list[str]:
     return [name.strip("\"'").split(" (")[0] for name in re.findall(r"^- name: (.*)$", text, re.M)]
 
 
+def claims(**_: Any) -> list[str]:
+    """Systems of which a claim was tried, and the word that runs what is missing."""
+    text = Path(__file__).with_name("claims.yaml").read_text()
+    return ["run", *(name.strip("\"'") for name in re.findall(r"^- system: (.*)$", text, re.M))]
+
+
 def assignments(prefix: str, parsed_args: argparse.Namespace, **_: Any) -> list[str]:
     """FIELD=VALUE[,VALUE]: fields of a recipe, a section at a time; behind `=` the values of those that have a list of them."""
     field, equals, value = prefix.partition("=")
@@ -216,5 +222,6 @@ BY_ARGUMENT: dict[str, Completer] = {
 """Argument → its values, in every command that has it."""
 BY_COMMAND: dict[tuple[str, str], Completer] = {
     ("methods", "name"): methods, ("environments", "name"): environments, ("systems", "name"): systems, ("lineage", "name"): runs,
+    ("claims", "names"): claims,
 }  # fmt: skip
 """Command and argument → its values."""

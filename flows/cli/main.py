@@ -50,9 +50,7 @@ COMMANDS: dict[str, Command] = {
         "flows.cli.environments", "the environments that agents can act in, or one of them with a sample episode"
     ),
     "systems": Command("flows.cli.systems", "published systems: what runs of each here, and what is missing"),
-    "claims": Command(
-        "flows.cli.claims", "what papers claim: what was run to see it, what is missing, and its runs"
-    ),
+    "claims": Command("flows.cli.claims", "what papers claim: what was run to see it, what is missing, and its runs"),
     "verify": Command("flows.cli.verify", "score the rows {completion, answer, verifier?, info?} of a JSONL file"),
     "compare": Command(
         "flows.cli.compare",

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import BaseModel, ConfigDict, model_validator
+from pydantic import BaseModel, ConfigDict, ValidationError, model_validator
 
 from pipelines.base.errors import UserError, did_you_mean
 
@@ -143,6 +143,31 @@ def claims() -> dict[str, Claim]:
     return {entry["system"]: Claim(**entry) for entry in yaml.safe_load(CLAIMS.read_text())}
 
 
+def claims_of(path: str) -> dict[str, Claim]:
+    """As `claims`, of another file.
+
+    Raises:
+        UserError: names the file, or the entry and its field, and the fix.
+    """
+    fix = "Write it as flows/cli/claims.yaml."
+    try:
+        entries = yaml.safe_load(Path(path).read_text())
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise UserError(path, str(error).splitlines()[0], fix) from None
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise UserError(path, "is no list of claims", fix)
+    read = {}
+    for place, entry in enumerate(entries):
+        try:
+            claim = Claim.model_validate(entry)
+        except ValidationError as error:
+            first = error.errors()[0]
+            name = ".".join(map(str, (entry.get("system", place), *first["loc"])))
+            raise UserError(f"{path}: {name}", first["msg"].removeprefix("Value error, "), fix) from None
+        read[claim.system] = claim
+    return read
+
+
 def find(name: str) -> System:
     """The system of that name, whatever its case; the name without what stands in brackets is enough.
 
@@ -219,7 +244,9 @@ def _plain(known: System) -> dict[str, Any]:
     tried = claims().get(known.name)
     from flows.cli import claim_results
 
-    shown = tried.model_dump(mode="json", exclude={"system"}) | {"outcome": claim_results.outcome(tried)} if tried else None
+    shown = (
+        tried.model_dump(mode="json", exclude={"system"}) | {"outcome": claim_results.outcome(tried)} if tried else None
+    )
     return {**known.model_dump(mode="json"), "status": known.status.value, "tried": shown}
 
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
-from flows.cli.systems import Status, Verdict, claims, systems
+from flows.cli import claim_results
+from flows.cli.systems import Claim, Status, Verdict, claims, systems
+from pipelines.base.project import ROOT
 from scripts.docs import tables
 
 
@@ -13,6 +15,7 @@ def markdown() -> str:
     tried = list(claims().values())
     working = [known.name for known in systems() if known.status == Status.WORKS]
     count = Counter(entry.verdict for entry in tried)
+    stored = sum(claim_results.load(entry.system) is not None for entry in tried)
     counts = ", ".join(f"{count[verdict]} {verdict.value}" for verdict in Verdict)
     lines = [
         "# Claims",
@@ -23,14 +26,30 @@ def markdown() -> str:
         "came out. Models are small and mostly one seed was run, so a claim that is not seen here may hold at the paper's size; what the run says, and",
         "where a difference is smaller than it could show, stands beside it.",
         "",
-        f"{len(tried)} claims: {counts}. Of {len(working)} [systems](systems.md) that work, {sum(name in claims() for name in working)} are among them.",
+        "The differences of a row with a cost are those of a stored result, which `whetstone claims run` made (`make claims` runs all that are missing, by",
+        "[the same rules for every claim](operations.md#claims)): paired by problem over all seeds. The cost is what a run of each arm trained for beyond the",
+        "stages that all arms share: the mean over its seeds, on the machine that ran it. Other rows were written by hand, mostly of one seed.",
         "",
-        "| system | claim | run | outcome | verdict |",
-        "|---|---|---|---|---|",
+        f"{len(tried)} claims: {counts}; {sum(entry.experiment is not None for entry in tried)} have an experiment, {stored} of them a stored result. Of {len(working)} [systems](systems.md) that work, {sum(name in claims() for name in working)} are among them.",
+        "",
+        "| system | claim | run | outcome | cost of a run | verdict |",
+        "|---|---|---|---|---|---|",
+        *(tables.row(_cells(entry)) for entry in tried),
     ]
-    for entry in tried:
-        verdict = f"**{entry.verdict}**" + (f": {entry.why}" if entry.why else "")
-        run = f"`{entry.run}`: {entry.size}"
-        cells = (f"**{entry.system}**", entry.claim, run, f"{entry.outcome} ([measured]({entry.results}))", verdict)
-        lines.append(tables.row(cells))
     return "\n".join(lines) + "\n"
+
+
+def _cells(entry: Claim) -> tuple[str, ...]:
+    """One claim's row; its figures are those of the stored result where there is one."""
+    verdict = f"**{entry.verdict}**" + (f": {entry.why}" if entry.why else "")
+    place, _, name = entry.run.partition(":")
+    run = f"`recipes/{name}.yaml`" if place == "recipe" else f"`{entry.run}`"
+    body = claim_results.load(entry.system)
+    if body is None:
+        outcome, cost = f"{entry.outcome} ([measured]({entry.results}))", ""
+    else:
+        path = (claim_results.FOLDER / f"{claim_results.slug(entry.system)}.json").relative_to(ROOT)
+        tuned = "".join(f"; {name} tuned: {value}" for name, value in body["tuned"].items())
+        outcome = f"{claim_results.in_words(body)}{tuned} (`{path.as_posix()}`; [more]({entry.results}))"
+        cost = claim_results.cost_in_words(body)
+    return f"**{entry.system}**", entry.claim, f"{run}: {entry.size}", outcome, cost, verdict

@@ -132,13 +132,16 @@ class ArmSweep(Sweep):
         node = self.base.node(self.stages[arm])
         return [*node.ancestors(), node]
 
+    @property
+    def shared(self) -> set[str]:
+        """The stages that the chains of all arms have; not the stage of which all arms are variants."""
+        chains = [{node.name for node in self.chain(arm)} for arm in self.stages]
+        ends = set(self.stages.values())
+        return set.intersection(*chains) - (ends if len(ends) == 1 else set())
+
     def own(self, arm: str) -> list[str]:
-        """The stages that an arm trains and not all arms share, the first first; empty for an arm that all others start from."""
-        chains = [{node.name for node in self.chain(each)} for each in self.stages]
-        shared = set.intersection(*chains)
-        if len(set(self.stages.values())) == 1:
-            shared -= set(self.stages.values())
-        wanted = {node.name for node in self.chain(arm) if node.kind.trains} - shared
+        """The stages that an arm trains beside the shared ones, the first first; empty for an arm that all others start from."""
+        wanted = {node.name for node in self.chain(arm) if node.kind.trains} - self.shared
         return [name for name in self.base.stage_names() if name in wanted]
 
     def cells(self, chosen: dict[str, str] | None = None) -> list[Cell]:
@@ -148,7 +151,8 @@ class ArmSweep(Sweep):
             own = self.own(arm)
             if not own and seed != self.seeds[0]:
                 continue
-            tuned = [f"{self._section(self.stages[arm])}.{self.tune.field}={(chosen or {})[self.baseline]}"] if self.tune and own else []
+            value = (chosen or {}).get(self.baseline) if self.tune and own else None
+            tuned = [f"{self._section(self.stages[arm])}.{self.tune.field}={value}"] if self.tune and value else []
             every = (*self.common, *overrides, *tuned, *self._seeds(arm, seed), self._scored(self.stages[arm]))
             only = {node.name for node in self.chain(arm)} | {self.evaluation}
             ordered = tuple(name for name in self.base.stage_names() if name in only)
@@ -174,7 +178,8 @@ class ArmSweep(Sweep):
 
     def work(self) -> int:
         """Tokens that the runs of one seed may train on and sample, as far as the recipe says: an order, and no forecast."""
-        return sum(_tokens(self.base.node(name).settings) for arm in self.stages for name in self.own(arm))
+        nodes = [node for arm in self.stages for node in self.chain(arm) if node.name not in self.shared]
+        return sum(_tokens(node.settings) for node in nodes)
 
     def _seeds(self, arm: str, seed: int) -> list[str]:
         """Overrides, which keep what stages' seeds differ by; a section whose rounds are partly shared keeps its seed."""
@@ -191,11 +196,16 @@ class ArmSweep(Sweep):
 
 
 def _tokens(settings: Any) -> int:
-    steps = getattr(settings, "steps", None) or 0
-    if hasattr(settings, "sampling"):
-        turns = settings.rollout.get("max_turns", 1) if isinstance(settings.rollout, dict) else 1
-        return int(steps * settings.prompts * (settings.group_size or 1) * settings.sampling.max_tokens * turns)
-    return steps * getattr(settings, "tokens_per_step", 0)
+    """Of a stage, at most: of its rollouts, of its stored samples, else of the steps that it trains."""
+    if isinstance(settings, TrainSettings) and not hasattr(settings, "sampling"):
+        return int((settings.steps or 0) * getattr(settings, "tokens_per_step", 0))
+    rollout = getattr(settings, "rollout", None)
+    turns = rollout.get("max_turns", 1) if isinstance(rollout, dict) else 1
+    if isinstance(settings, TrainSettings):
+        answers = (settings.steps or 0) * settings.prompts * (settings.group_size or 1)  # type: ignore[attr-defined]
+    else:
+        answers = (getattr(settings, "problems", None) or 0) * getattr(settings, "k", 0)
+    return int(answers * turns * settings.sampling.max_tokens) if answers else 0
 
 
 def parse(body: Mapping[str, Any], place: str) -> Experiment:
@@ -277,6 +287,8 @@ def _check(sweep: ArmSweep, name: str, base: Recipe) -> None:
         if same != arm:
             raise UserError(f"{name}.arms.{arm}", f"is the same as {same}", "Give it a stage, presets or settings.")
     if sweep.tune and (not sweep.own(sweep.baseline) or not sweep.steps):
-        raise UserError(f"{name}.tune", f"the baseline {sweep.baseline} trains nothing that counts steps", "Leave it out.")
+        raise UserError(
+            f"{name}.tune", f"the baseline {sweep.baseline} trains nothing that counts steps", "Leave it out."
+        )
     for cell in sweep.cells({sweep.baseline: sweep.tune.values[0]} if sweep.tune else None):
         cell.recipe(sweep.path)

@@ -64,7 +64,9 @@ def training_cost(summary: dict[str, Any], stages: Sequence[str] = ()) -> dict[s
     Args:
         stages: those that count together; default: the last that makes a model.
     """
-    counted = [summary["stages"][name] for name in stages if name in summary["stages"]] or [last_of(summary, MODEL) or {}]
+    counted = [summary["stages"][name] for name in stages if name in summary["stages"]] or [
+        last_of(summary, MODEL) or {}
+    ]
     cost: dict[str, float] = {"seconds": 0.0, "steps": 0.0}
     for about in counted:
         manifest = json.loads((Path(about["artifact"]) / "manifest.json").read_text())
@@ -152,9 +154,7 @@ def _asked(outcomes: list[Outcome]) -> list[str]:
     return [problem for problem in outcomes[0].scores if problem in shared]
 
 
-def differences(
-    outcomes: Iterable[Outcome], baseline: str, *, confidence: float = 0.95
-) -> dict[str, dict[str, float]]:
+def differences(outcomes: Iterable[Outcome], baseline: str, *, confidence: float = 0.95) -> dict[str, dict[str, float]]:
     """Each variant over one of them, paired by problem, with the intervals of `evaluation.ranking`: value, low, high; and problems.
 
     Empty where no run of the baseline came to its end.

@@ -94,6 +94,8 @@ CASES = {
     "methods rlo": ["rloo"],
     "methods --slot rlvr.adv": ["rlvr.advantage"],
     "systems ViS": ["ViSurf"],
+    "claims ru": ["run"],
+    "claims run Calib": ["CalibRL"],
     "verify --sandbox l": ["limits_only"],
     "verify --verifier pal": [],
     "verify --out note": ["notes.txt"],
