@@ -174,11 +174,12 @@ def run(states: list[State], where: Path, budget_minutes: float | None, as_json:
             _say(f"claim {place}/{len(waiting)} {each.claim.system}: seed {count} of {each.seeds}")
             try:
                 body = _run_seeds(each, count)
-            except UserError as error:
-                failed[each.claim.system] = str(error)
-                break
-            if body["failed"]:
-                failed[each.claim.system] = "; ".join(f"{name}: {told}" for name, told in body["failed"].items())
+                error = "; ".join(f"{name}: {told}" for name, told in body["failed"].items())
+            except UserError as problem:
+                error = str(problem)
+            if error:
+                failed[each.claim.system] = error
+                _say(f"failed: {each.claim.system}: {error}")
                 break
             _store(each, body, where)
             stored.append(each.claim.system)
@@ -189,8 +190,6 @@ def _end(stored: list[str], failed: dict[str, str], as_json: bool) -> int:
     if as_json:
         print(json.dumps({"stored": list(dict.fromkeys(stored)), "failed": failed}, indent=1, ensure_ascii=False))
     else:
-        for name, error in failed.items():
-            print(f"failed: {name}: {error.splitlines()[0]}")
         print(
             f"{len(set(stored))} claims have new results, {len(failed)} failed. make docs puts them into docs/claims.md."
         )

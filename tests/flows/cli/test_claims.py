@@ -101,7 +101,7 @@ def test_a_wrong_field_is_named(tmp_path, change, message):
 
 def file_of(folder, **more):
     path = folder / "claims.yaml"
-    path.write_text(yaml.safe_dump([claim(toys.recipe(folder), **more).model_dump(mode="json")]))
+    path.write_text(yaml.safe_dump([claim(toys.recipe(folder), **more).model_dump(mode="json")], sort_keys=False))
     return ["--file", str(path), "--results", str(folder / "results")]
 
 
@@ -147,8 +147,9 @@ def test_a_wrong_claim_is_named(tmp_path, home, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_runs_go_on_where_they_stopped(tmp_path, home):
-    """The baseline is tuned, arms share stages, a seed is run at a time, and a second start computes nothing."""
+    """The baseline is tuned, arms share stages, and a second start runs the second seed alone."""
     options = file_of(tmp_path, tune={"field": "optimizer.learning_rate", "values": ["1e-5", "1e-3"]})
     done = toys.whetstone("claims", "run", "--seeds", "1", *options, home=home, timeout=600)
     assert "claim 1/1 Toy: seed 1 of 1" in done.stderr and "1 claims have new results" in done.stdout
