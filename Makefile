@@ -157,7 +157,7 @@ docs: install
 docs-site: docs
 	$(BIN)/mkdocs build --strict
 
-# Runs that are missing of the claims of docs/claims.md; it goes on where it was stopped.
+# Runs that are missing of the claims of docs/claims.md; it continues where it was stopped.
 claims: install
 	$(BIN)/whetstone claims run
 

@@ -25,17 +25,17 @@ def slug(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
-def folder(given: str | None) -> Path:
+def folder(option: str | None) -> Path:
     """Where results are stored.
 
     Args:
-        given: what the command line says.
+        option: what the command line says.
 
     Raises:
         UserError: nothing is said, and this is no source tree.
     """
-    if given is not None:
-        return Path(given)
+    if option is not None:
+        return Path(option)
     if not is_checkout():
         raise UserError("--results", "an installed package has no folder of results", "Name a folder.")
     return FOLDER

@@ -169,7 +169,7 @@ def run(states: list[State], where: Path, budget_minutes: float | None, as_json:
     for place, (_, each) in enumerate(waiting, 1):
         for count in range(each.done + 1, each.seeds + 1):
             if budget_minutes is not None and time.monotonic() - began >= 60 * budget_minutes:
-                _say(f"the budget of {budget_minutes:g} minutes is spent; the same command goes on")
+                _say(f"the budget of {budget_minutes:g} minutes is spent; the same command continues")
                 return _end(stored, failed, as_json)
             _say(f"claim {place}/{len(waiting)} {each.claim.system}: seed {count} of {each.seeds}")
             try:

@@ -64,11 +64,11 @@ def training_cost(summary: dict[str, Any], stages: Sequence[str] = ()) -> dict[s
     Args:
         stages: those that count together; default: the last that makes a model.
     """
-    counted = [summary["stages"][name] for name in stages if name in summary["stages"]] or [
+    cost_of = [summary["stages"][name] for name in stages if name in summary["stages"]] or [
         last_of(summary, MODEL) or {}
     ]
     cost: dict[str, float] = {"seconds": 0.0, "steps": 0.0}
-    for about in counted:
+    for about in cost_of:
         manifest = json.loads((Path(about["artifact"]) / "manifest.json").read_text())
         metrics = manifest.get("numbers") or {}
         cost["seconds"] += float(manifest.get("seconds") or 0.0)
@@ -106,7 +106,7 @@ class Outcome:
         """
         outcome = cls(cell, summary)
         if last_of(summary, MODEL):
-            outcome.cost = training_cost(summary, cell.counted)
+            outcome.cost = training_cost(summary, cell.cost_of)
         if last_of(summary, SCORES):
             answers = task_answers(summary, task)
             fewest = min(len(own.scores) for own in answers.values())

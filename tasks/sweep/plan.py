@@ -41,7 +41,7 @@ class Cell:
     overrides: tuple[str, ...]
     only: tuple[str, ...] | None = None
     """The stages to run; default: all."""
-    counted: tuple[str, ...] = ()
+    cost_of: tuple[str, ...] = ()
     """The stages whose training is its cost; default: the last that makes a model."""
 
     @property
