@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from flows.cli.systems import Claim, Verdict
+from flows.cli.claim_file import Claim, Verdict
 from pipelines.base.errors import UserError
 from pipelines.base.project import ROOT, is_checkout
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.cli import claim_results
-from flows.cli.systems import Claim, claims, claims_of
+from flows.cli.claim_file import Claim, claims, claims_of
 
 if TYPE_CHECKING:
     from tasks.sweep.arms import ArmSweep, Experiment
@@ -191,7 +191,7 @@ def _end(stored: list[str], failed: dict[str, str], as_json: bool) -> int:
         print(json.dumps({"stored": list(dict.fromkeys(stored)), "failed": failed}, indent=1, ensure_ascii=False))
     else:
         print(
-            f"{len(set(stored))} claims have new results, {len(failed)} failed. make docs puts them into docs/claims.md."
+            f"{len(set(stored))} claims have new results, {len(failed)} failed. make docs puts them into the page of claims."
         )
     return 1 if failed else 0
 
@@ -232,6 +232,7 @@ def _store(each: State, body: dict[str, Any], where: Path) -> None:
     read = each.experiment
     assert read is not None
     rows = {row["name"]: row for row in body["leaderboard"]}
+    seeds = sorted({seed for row in rows.values() for seed in row["seeds"] if seed is not None})
     kept = ("name", "mean", "low", "high", "by_seed", "seeds", "cost", "truncated")
     arms = [
         {name: rows[arm][name] for name in kept} | {"difference": body["differences"].get(arm)} for arm in read.arms
@@ -240,7 +241,7 @@ def _store(each: State, body: dict[str, Any], where: Path) -> None:
         "claim": each.claim.system, "recipe": read.recipe, "experiment": read.model_dump(mode="json"), "digest": read.digest,
         "version": distribution.version(), "commit": project.git(project.ROOT, "rev-parse", "HEAD"),
         "benchmark": body["task"], "metric": read.metric, "confidence": body["confidence"], "baseline": read.baseline, "about": read.arm,
-        "expects": read.expects, "seeds": max((row["seeds"] for row in rows.values()), key=len), "tuned": body["tuned"], "arms": arms,
+        "expects": read.expects, "seeds": seeds, "tuned": body["tuned"], "arms": arms,
     }  # fmt: skip
     write_atomic(where / f"{claim_results.slug(each.claim.system)}.json", json.dumps(result, indent=1) + "\n")
     _say(f"{each.claim.system}: {claim_results.in_words(result)}")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from flows.cli import claim_results
-from flows.cli.systems import Claim, Status, Verdict, claims, systems
+from flows.cli.claim_file import Claim, Verdict, claims
+from flows.cli.systems import Status, systems
 from pipelines.base.project import ROOT
 from scripts.docs import tables
 

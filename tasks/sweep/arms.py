@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pipelines.base.errors import UserError, did_you_mean
 from pipelines.base.files import digest
 from pipelines.base.names import DOT, of_fields
+from pipelines.base.project import page
 from pipelines.recipe import shipped
 from pipelines.recipe.read import Recipe, read_recipe
 from pipelines.recipe.stage_kind import SCORES, Node
@@ -233,7 +234,7 @@ def parse(body: Mapping[str, Any], place: str) -> Experiment:
 
 def _fix(error: Any) -> str:
     known = {"extra_forbidden": f"Fields of an experiment: {', '.join(Experiment.model_fields)}.", "missing": "Add it."}
-    return known.get(error["type"], "Write it as docs/operations.md says.")
+    return known.get(error["type"], f"{page('operations')} has an example.")
 
 
 def read(recipe: str, experiment: Mapping[str, Any], name: str, seeds: int) -> ArmSweep:

@@ -8,12 +8,12 @@ import pytest
 import toys
 import yaml
 
-from flows.cli import claim_results, claims, systems
+from flows.cli import claim_file, claim_results, claims
 from flows.cli import main as cli
 from pipelines.base.errors import UserError
 from tasks.sweep import arms
 
-WITH_EXPERIMENT = [claim for claim in systems.claims().values() if claim.experiment]
+WITH_EXPERIMENT = [claim for claim in claim_file.claims().values() if claim.experiment]
 STORED = [claim for claim in WITH_EXPERIMENT if claim_results.load(claim.system)]
 
 
@@ -27,7 +27,7 @@ def claim(path, **more):
         "metric": "pass@2",
     }
     experiment = body | more
-    return systems.Claim(
+    return claim_file.Claim(
         system="Toy", claim="RLOO gains.", run="recipe:toy", size="toys", verdict="too small", why="toys",
         results="results.md#toys", experiment=experiment,
     )  # fmt: skip
@@ -50,9 +50,9 @@ def test_a_stored_result_is_of_the_experiment_and_fits_the_verdict(tried):
 
 
 def test_a_claim_has_its_figures_in_one_place():
-    assert all(entry.outcome or claim_results.load(entry.system) for entry in systems.claims().values())
+    assert all(entry.outcome or claim_results.load(entry.system) for entry in claim_file.claims().values())
     with pytest.raises(ValueError, match="without an experiment has its outcome"):
-        systems.Claim(**claim("x").model_dump() | {"experiment": None})
+        claim_file.Claim(**claim("x").model_dump() | {"experiment": None})
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,9 @@ def test_a_claim_has_its_figures_in_one_place():
 )
 def test_a_verdict_that_the_interval_contradicts_is_refused(verdict, ends, expects, fits):
     low, high = ends
-    tried = systems.Claim(**claim("x").model_dump() | {"verdict": verdict, "why": None if verdict == "seen" else "w"})
+    tried = claim_file.Claim(
+        **claim("x").model_dump() | {"verdict": verdict, "why": None if verdict == "seen" else "w"}
+    )
     new = {"name": "new", "difference": {"value": (low + high) / 2, "low": low, "high": high}}
     told = claim_results.contradiction(tried, {"arms": [new], "about": "new", "baseline": "plain", "expects": expects})
     assert (told is None) == fits and (fits or f"verdict {verdict!r} contradicts new" in told)

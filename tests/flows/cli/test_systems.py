@@ -12,8 +12,8 @@ from headings import slug
 from pydantic import ValidationError
 
 from flows.cli import catalogue as listing
+from flows.cli import claim_file, systems
 from flows.cli import main as cli
-from flows.cli import systems
 from flows.cli.systems import Status, System
 from pipelines import environments, verifiers
 from pipelines.base.errors import UserError
@@ -137,7 +137,7 @@ def test_the_file_has_no_unknown_keys():
         System(group="x", **body["language models"][0])
 
 
-@pytest.mark.parametrize("tried", systems.claims().values(), ids=lambda tried: tried.system)
+@pytest.mark.parametrize("tried", claim_file.claims().values(), ids=lambda tried: tried.system)
 def test_a_claim_is_of_a_system_and_its_figures_stand_where_it_says(tried):
     """A figure that is corrected on a page of results is corrected in the table of claims, too."""
     known = systems.find(tried.system)
@@ -147,18 +147,18 @@ def test_a_claim_is_of_a_system_and_its_figures_stand_where_it_says(tried):
     sections = re.split(r"(?m)^#+ ", text)
     under = [part for part in sections if slug(part.splitlines()[0] if part else "") == heading]
     assert len(under) == 1, f"{page} has {len(under)} headings {heading}"
-    figures = re.findall(r"\[[-+0-9., ]+\]|\d+\.\d+", tried.outcome)
+    figures = re.findall(r"\[[-+0-9., ]+\]|\d+\.\d+", tried.outcome or "")
     assert not [figure for figure in figures if figure not in under[0]]
 
 
 def test_claims_are_told_apart_from_what_is_seen():
     """Each system has one claim at most; a verdict that is not `seen` has a reason."""
-    entries = yaml.safe_load(systems.CLAIMS.read_text())
-    assert len(entries) == len(systems.claims())
-    entry = next(iter(systems.claims().values())).model_dump()
+    entries = yaml.safe_load(claim_file.CLAIMS.read_text())
+    assert len(entries) == len(claim_file.claims())
+    entry = next(iter(claim_file.claims().values())).model_dump()
     for verdict, why in (("seen", "because"), ("not seen", None)):
         with pytest.raises(ValidationError, match="says why"):
-            systems.Claim(**entry | {"verdict": verdict, "why": why})
+            claim_file.Claim(**entry | {"verdict": verdict, "why": why})
 
 
 def test_a_systems_page_has_its_claim(capsys):
