@@ -165,7 +165,9 @@ def run(states: list[State], where: Path, budget_minutes: float | None, as_json:
         raise UserError("claims run", "none of these claims has an experiment", "See whetstone claims.")
     where.mkdir(parents=True, exist_ok=True)
     waiting = sorted(((_sweep(each), each) for each in ready if each.missing), key=lambda pair: pair[0].work())
-    began, failed, stored = time.monotonic(), {}, []
+    began = time.monotonic()
+    failed: dict[str, str] = {}
+    stored: list[str] = []
     for place, (_, each) in enumerate(waiting, 1):
         for count in range(each.done + 1, each.seeds + 1):
             if budget_minutes is not None and time.monotonic() - began >= 60 * budget_minutes:
