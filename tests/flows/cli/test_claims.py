@@ -152,23 +152,24 @@ def test_a_wrong_claim_is_named(tmp_path, home, capsys):
 @pytest.mark.long
 def test_runs_go_on_where_they_stopped(tmp_path, home):
     """The baseline is tuned, arms share stages, and a second start runs the second seed alone."""
-    options = file_of(tmp_path, tune={"field": "optimizer.learning_rate", "values": ["1e-5", "1e-3"]})
+    grid = {"field": "optimizer.learning_rate", "values": ["1e-5", "1e-3"]}
+    options = file_of(tmp_path, arms={"start": {"stage": "sft"}, "grpo": {}}, about="start", tune=grid)
     done = toys.whetstone("claims", "run", "--seeds", "1", *options, home=home, timeout=600)
     assert "claim 1/1 Toy: seed 1 of 1" in done.stderr and "1 claims have new results" in done.stdout
     path = tmp_path / "results" / "toy.json"
     first = json.loads(path.read_text())
-    assert [arm["name"] for arm in first["arms"]] == ["start", "grpo", "rloo"] and first["seeds"] == [0]
-    assert first["tuned"].keys() == {"grpo"} and first["baseline"] == "grpo" and first["about"] == "rloo"
+    assert [arm["name"] for arm in first["arms"]] == ["start", "grpo"] and first["seeds"] == [0]
+    assert first["tuned"].keys() == {"grpo"} and first["baseline"] == "grpo" and first["about"] == "start"
     ends = claim_results.difference(first)
     assert ends["low"] <= ends["value"] <= ends["high"] and ends["problems"] == 6 and first["metric"] == "pass@2"
-    assert first["arms"][2]["cost"]["steps"] == 2 and first["arms"][2]["cost"]["tokens"] > 0
+    assert first["arms"][1]["cost"]["steps"] == 2 and first["arms"][1]["cost"]["tokens"] > 0
     stages = sorted(path.name.partition("-")[0] for path in (home / "runs").glob("*-*"))
-    assert stages == ["curate", *["evaluate"] * 3, *["rlvr"] * 4, "sft"], "two trials, two arms, and what they share"
+    assert stages == ["curate", *["evaluate"] * 2, *["rlvr"] * 3, "sft"], "two trials, an arm, and what it starts from"
     again = toys.whetstone("claims", "run", "--json", *options, home=home, timeout=600)
     assert json.loads(again.stdout) == {"stored": ["Toy"], "failed": {}} and "seed 2 of 2" in again.stderr
     both = json.loads(path.read_text())
     assert both["seeds"] == [0, 1] and both["arms"][0]["seeds"] == [None] and both["tuned"] == first["tuned"]
     assert [arm["by_seed"][0] for arm in both["arms"]] == [arm["by_seed"][0] for arm in first["arms"]]
-    assert len(list((home / "runs").glob("*-*"))) == len(stages) + 4, "only the second seed was run"
+    assert len(list((home / "runs").glob("*-*"))) == len(stages) + 2, "only the second seed was run"
     last = toys.whetstone("claims", "--json", *options, home=home)
     assert json.loads(last.stdout)[0]["seeds_missing"] == 0
