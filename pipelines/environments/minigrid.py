@@ -93,11 +93,6 @@ def described(view: list[list[list[int]]], carried: str, *, walls: bool = True) 
         view: [columns, rows, 3] kind, colour and state of each cell, as minigrid has it: the agent stands in the middle of the last row.
         carried: what it holds.
         walls: name the nearest wall ahead and to both sides.
-
-    >>> print(described([[[1, 0, 0]] * 3, [[6, 0, 0], [1, 0, 0], [1, 0, 0]], [[2, 5, 0]] * 3], "nothing"))
-    wall 1 right
-    red ball 2 forward
-    you carry nothing
     """
     from minigrid.core.constants import IDX_TO_COLOR, IDX_TO_OBJECT
 

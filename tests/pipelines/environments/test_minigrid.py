@@ -37,6 +37,12 @@ def test_too_many_actions_end_an_episode_without_a_reward():
     assert world.step("left").info["invalid"], "it is over"
 
 
+def test_what_is_seen_has_its_place_from_the_agent_the_nearest_first():
+    view = [[[1, 0, 0]] * 3, [[6, 0, 0], [1, 0, 0], [1, 0, 0]], [[2, 5, 0]] * 3]
+    assert described(view, "nothing").split("\n") == ["wall 1 right", "red ball 2 forward", "you carry nothing"]
+    assert described(view, "nothing", walls=False).split("\n") == ["red ball 2 forward", "you carry nothing"]
+
+
 def test_a_step_forward_brings_things_nearer_and_a_turn_moves_them_aside():
     nothing, red, wall = [1, 0, 0], [6, 0, 0], [2, 5, 0]
     view = [[nothing] * 7 for _ in range(7)]
