@@ -427,8 +427,12 @@ def as_batch(**columns: Any) -> Any:
     from pipelines.contract.catalogue import load_plugins
 
     load_plugins()
-    names = [name for name, c in COLUMNS.items() if c.phase < Phase.CREDIT]
-    return dataclasses.make_dataclass("Batch", [(name, Any, None) for name in names])(**columns)
+    return _batch_type(tuple(name for name, c in COLUMNS.items() if c.phase < Phase.CREDIT))(**columns)
+
+
+@functools.cache
+def _batch_type(names: tuple[str, ...]) -> Any:
+    return dataclasses.make_dataclass("Batch", [(name, Any, None) for name in names])
 
 
 def batch(rows: int = 12, width: int = 9, groups: int = 3, seed: int = 0) -> Any:

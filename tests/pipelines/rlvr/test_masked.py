@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import pytest
 import torch
 import toys
@@ -23,11 +25,17 @@ KEPT = ("max_tokens", "weight", "loss_share", "token_penalty", "logp_prompt")
 """Columns that are known outside the trained tokens too: the limit, what is 0 there, and what is of the prompt."""
 
 
-def columns(seed):
+@functools.cache
+def drawn(seed):
     """Every column of a rough step."""
     batch = toys.rough(seed)
     full = examples.columns(batch.mask, batch.group, batch.reward, batch.turn, seed=seed, phase=Phase.LOSS)
     return full | columns_of(batch) | {"weight": full["weight"] * batch.in_loss[:, None]}
+
+
+def columns(seed):
+    """A copy of them: a method may write into its own."""
+    return {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in drawn(seed).items()}
 
 
 def call(slot, name, given):
