@@ -235,6 +235,7 @@ def test_what_cannot_be_asked_is_refused_before_the_run(tmp_path, changes, probl
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_recipe_that_evaluates_an_endpoint_alone_runs(tmp_path):
     """From the command to the table; a second time nothing is asked."""
     path, answer = tmp_path / "table.yaml", {"content": "4", "usage": {"prompt_tokens": 9, "completion_tokens": 1}}

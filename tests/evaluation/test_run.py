@@ -343,6 +343,7 @@ def test_any_number_of_ranks_gives_the_same_bytes(models, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_processes_end_as_one_and_with_one_of_them(models, tmp_path):
     """A rank that is killed ends the stage, and what two write is what one writes."""
     longer = [{**TASKS[0], "limit": 500, "samples": 20, "sampling": {**DRAWN, "max_gen_toks": 60}}]

@@ -148,6 +148,7 @@ def test_an_empty_folder_becomes_a_project(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_one_stage_alone(ran):
     summary, _, _ = rerun(ran, "--only", "evaluate", "--fresh")
     assert statuses(summary) == {"evaluate": "ran"}

@@ -8,6 +8,7 @@ import pytest
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_an_alarm_is_in_the_log_of_the_task_run():
     from prefect import flow, task
     from prefect.client.orchestration import get_client

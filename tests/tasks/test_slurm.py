@@ -418,6 +418,7 @@ def test_a_job_has_the_result_of_this_machine(tmp_path, home, state):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ranks_on_two_nodes_train_what_two_ranks_here_do(tmp_path, start, state):
     """They meet at the first node's port; the weights are the same bytes."""
     body = json.loads((toys.job(tmp_path / "job", start, "rlvr.steps=2", "rlvr.prompts=2") / "job.json").read_text())

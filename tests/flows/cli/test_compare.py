@@ -13,6 +13,7 @@ from html_pages import check
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_checkpoints_of_a_real_run(ran, tmp_path):
     folder, _, summary, _ = ran
     run = summary["parent_run_id"]

@@ -44,6 +44,7 @@ QWEN_7B = {
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_another_machine_and_a_model_that_is_not_here(tmp_path, monkeypatch, capsys):
     """The recipe for one node fits eight GPUs of 80 GB, by the configuration alone; one GPU is told what would be enough."""
     monkeypatch.setenv("WHETSTONE_HOME", str(tmp_path / "home"))

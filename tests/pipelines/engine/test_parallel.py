@@ -124,6 +124,7 @@ PARTS = {}
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ranks_of_which_one_runs_out_of_memory_make_smaller_passes(tmp_path, start):
     """From the last commit on, and with the weights of ranks that had enough."""
     more = (

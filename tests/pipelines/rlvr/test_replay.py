@@ -81,6 +81,7 @@ def test_age_capacity_and_a_restart():
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_rows_are_drawn_in_proportion_to_their_advantage():
     buffer = bind("rlvr.replay", "ssb").fn
     drawn = torch.zeros(4)

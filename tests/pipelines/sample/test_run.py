@@ -240,6 +240,7 @@ def test_a_kill_changes_no_byte(begun, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_any_number_of_processes_writes_the_same_bytes(begun, tmp_path):
     """Three processes are killed after some shards and two go on; every shard has its metrics once."""
     more = {"problems": 30, "k": 4, "rows_per_shard": 8, "sampling": {"max_tokens": 16}}

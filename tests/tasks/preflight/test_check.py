@@ -483,6 +483,7 @@ def test_parameters_are_read_from_the_files_headers(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_model_folder_must_load_its_tokenizer_and_template(tmp_path, home, start):
     source = start / "sft" / "out" / "model"
     model = {"path": str(source)}
@@ -638,6 +639,7 @@ def known_rows(fields):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_names_that_are_taken(tmp_path, monkeypatch):
     """A reward function in `tasks.py`, and one whose file imports `tasks.py`: refused with the file and what to do."""
     monkeypatch.chdir(tmp_path)

@@ -418,6 +418,7 @@ def node_of(folder, wide, stage, changes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.long) for c in CASES])
+@pytest.mark.long
 def test_plans_are_within_a_fifth_of_the_measured_peak(tmp_path, wide, case):
     stage, changes = CASES[case]
     node = node_of(tmp_path, wide, stage, changes)

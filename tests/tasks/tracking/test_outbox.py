@@ -296,6 +296,7 @@ MLFLOW = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMET
 
 @pytest.mark.slow
 @pytest.mark.server
+@pytest.mark.long
 def test_a_server_that_hangs_in_mid_training(home, tmp_path):
     """A real MLflow server behind a proxy with a password; it falls silent while SFT trains."""
     port = servers.free_port()
