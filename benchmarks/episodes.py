@@ -15,6 +15,7 @@ import statistics
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -137,9 +138,7 @@ def play(
     """The rows of one mode, and what they took."""
     rollout = bind("rlvr.rollout", {"kind": "multi_turn", "max_turns": TURNS, **MODES[mode]}).fn
     clocked: Any = context.sampler
-    context = RolloutContext(
-        clocked, context.sampling, context.prompts, Streams(0), False, version=0, tokenizer=context.tokenizer
-    )
+    context = replace(context, streams=Streams(0))
     _stepping.MOST_THREADS = len(requests) * requests[0].rollouts if "at once" in mode else STEPPED
     decoded, calls, began = clocked.seconds, clocked.calls, time.perf_counter()
     rows = rollout.run(requests, context)

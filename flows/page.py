@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextvars
 import logging
-import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -238,15 +237,6 @@ class _Bar:
 
     def _send(self, percent: float, words: str) -> None:
         if self.id is None:
-            self.id = create_progress_artifact(percent, key=f"progress-{_slug(self.stage)}", description=words)
+            self.id = create_progress_artifact(percent, key=f"progress-{names.slug(self.stage)}", description=words)
         else:
             update_progress_artifact(self.id, percent, words)
-
-
-def _slug(stage: str) -> str:
-    """A stage's name as Prefect takes it in a key.
-
-    >>> _slug("long_context.2")
-    'long-context-2'
-    """
-    return re.sub(r"[^a-z0-9]+", "-", stage.lower()).strip("-")

@@ -27,8 +27,9 @@ def mark_long(items: Sequence[pytest.Item]) -> None:
             tests[item.nodeid.partition("[")[0]].append(item)
     for cases in tests.values():
         mark = cases[0].get_closest_marker("few")
-        chosen = few([case.name.partition("[")[2][:-1] for case in cases], *mark.args, **mark.kwargs)
-        for case in cases:
-            if case.name.partition("[")[2][:-1] not in chosen:
+        names = {case.name.partition("[")[2][:-1]: case for case in cases}
+        chosen = few(names, *mark.args, **mark.kwargs)
+        for name, case in names.items():
+            if name not in chosen:
                 case.add_marker(pytest.mark.slow)
                 case.add_marker(pytest.mark.long)

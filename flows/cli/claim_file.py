@@ -65,9 +65,9 @@ def claims() -> dict[str, Claim]:
     """Name of a system → its claim, of all systems that one was tried of, in the order of the file.
 
     Raises:
-        pydantic.ValidationError: an entry of the file contradicts itself.
+        UserError: an entry of the file contradicts itself.
     """
-    return {entry["system"]: Claim(**entry) for entry in yaml.safe_load(CLAIMS.read_text())}
+    return claims_of(str(CLAIMS))
 
 
 def claims_of(path: str) -> dict[str, Claim]:

@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 from flows.cli.claim_file import Claim, Verdict
 from pipelines.base.errors import UserError
+from pipelines.base.names import slug
 from pipelines.base.project import ROOT, is_checkout
 
 FOLDER = ROOT / "benchmarks" / "results" / "claims"
 """In the source tree; a wheel has none."""
 Body = dict[str, Any]
-
-
-def slug(name: str) -> str:
-    """The name of a claim's file and of its MLflow experiment.
-
-    >>> slug("PSPO*"), slug("NSR / W-REINFORCE")
-    ('pspo', 'nsr-w-reinforce')
-    """
-    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def folder(option: str | None) -> Path:
@@ -41,13 +32,18 @@ def folder(option: str | None) -> Path:
     return FOLDER
 
 
+def path_of(name: str, where: Path = FOLDER) -> Path:
+    """The file of a claim's result."""
+    return where / f"{slug(name)}.json"
+
+
 def load(name: str, where: Path = FOLDER) -> Body | None:
     """The stored result of a claim; None where there is none.
 
     Raises:
         UserError: the file is damaged.
     """
-    path = where / f"{slug(name)}.json"
+    path = path_of(name, where)
     try:
         return dict(json.loads(path.read_text()))
     except FileNotFoundError:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.cli import claim_results
 from flows.cli.claim_file import Claim, claims, claims_of
+from pipelines.base.names import slug
 
 if TYPE_CHECKING:
     from tasks.sweep.arms import ArmSweep, Experiment
@@ -123,7 +124,7 @@ def state(claim: Claim, where: Path, seeds: int | None = None) -> State:
     body = claim_results.load(claim.system, where)
     if claim.experiment is None:
         return State(claim, None, None, body is not None, 0)
-    read = arms.parse(claim.experiment, claim_results.slug(claim.system))
+    read = arms.parse(claim.experiment, slug(claim.system))
     same = body is not None and body["digest"] == read.digest
     return State(claim, read, body if same else None, body is not None and not same, seeds or read.seeds)
 
@@ -198,16 +199,16 @@ def _end(stored: list[str], failed: dict[str, str], as_json: bool) -> int:
     return 1 if failed else 0
 
 
-def _sweep(each: State, seeds: int | None = None) -> ArmSweep:
+def _sweep(each: State) -> ArmSweep:
     from tasks.sweep import arms
 
     assert each.experiment is not None
     body = each.experiment.model_dump(mode="json")
-    return arms.read(each.experiment.path, body, _experiment_name(each), seeds or each.seeds)
+    return arms.read(each.experiment.path, body, _experiment_name(each), each.seeds)
 
 
 def _experiment_name(each: State) -> str:
-    return f"claim-{claim_results.slug(each.claim.system)}"
+    return f"claim-{slug(each.claim.system)}"
 
 
 def _run_seeds(each: State, seeds: int) -> dict[str, Any]:
@@ -245,7 +246,7 @@ def _store(each: State, body: dict[str, Any], where: Path) -> None:
         "benchmark": body["task"], "metric": read.metric, "confidence": body["confidence"], "baseline": read.baseline, "about": read.arm,
         "expects": read.expects, "seeds": seeds, "tuned": body["tuned"], "arms": arms,
     }  # fmt: skip
-    write_atomic(where / f"{claim_results.slug(each.claim.system)}.json", json.dumps(result, indent=1) + "\n")
+    write_atomic(claim_results.path_of(each.claim.system, where), json.dumps(result, indent=1) + "\n")
     _say(f"{each.claim.system}: {claim_results.in_words(result)}")
 
 

@@ -16,6 +16,15 @@ WHAT_IS_SCORED = "checkpoints"
 ABBREVIATED = {"learning_rate": "lr"}
 
 
+def slug(name: str) -> str:
+    """A name of lower-case letters, digits and hyphens, as files and Prefect's keys have them.
+
+    >>> slug("long_context.2"), slug("PSPO*"), slug("NSR / W-REINFORCE")
+    ('long-context-2', 'pspo', 'nsr-w-reinforce')
+    """
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
 def named(
     otherwise: str, presets: Sequence[str] = (), overrides: Sequence[str] = (), *, seed: int | None = None
 ) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pipelines import environments
 from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import bind
-from pipelines.contract.method import Composed, Rollout
+from pipelines.contract.method import Composed, Rollout, metric_of
 from pipelines.data.records import Role, Trajectory
 
 if TYPE_CHECKING:
@@ -80,9 +80,7 @@ class DividedRollout(Composed, Rollout):
         if len(self.rollouts) == 1:
             return dict(self.rollouts[0].fn.metrics())
         return {
-            name if name.startswith("time/") else f"{each.name}/{name}": value
-            for each in self.rollouts
-            for name, value in each.fn.metrics().items()
+            metric_of(each.name, name): value for each in self.rollouts for name, value in each.fn.metrics().items()
         }
 
     def lines(self) -> list[dict[str, Any]]:

@@ -45,6 +45,15 @@ if TYPE_CHECKING:
     from pipelines.data.records import Problem, Trajectory
 
 
+def metric_of(owner: str, name: str) -> str:
+    """What a metric of a method is called beside those of others; one of time keeps its name, by which it may differ between equal runs.
+
+    >>> metric_of("method/grpo", "kept"), metric_of("method/multi_turn", "time/rollout_idle_share")
+    ('method/grpo/kept', 'time/rollout_idle_share')
+    """
+    return name if name.startswith("time/") else f"{owner}/{name}"
+
+
 class Method:
     """What the loop may tell any method. Override what is needed; call `super()` where the base of a slot does something."""
 

@@ -9,6 +9,7 @@ from typing import Any
 from pipelines import environments
 from pipelines.base.errors import DataError
 from pipelines.data.records import Message, Problem
+from pipelines.environments import Step
 
 SEPARATOR = "\n\n"
 """Between two observations."""
@@ -33,6 +34,14 @@ def text_of(observations: Sequence[str]) -> tuple[str, list[int]]:
     return SEPARATOR.join(observations), [end - len(SEPARATOR) for end in accumulate(lengths)]
 
 
+def last_step(name: str, row: dict[str, Any]) -> tuple[list[Message], Step]:
+    """What a record of an environment's expert begins with, and what its solution is answered with."""
+    world, info = environments.make(name), row["info"]
+    problem = Problem(uid="", prompt=row["prompt"], answer="", verifier="exact", source="", licence="", info=info)
+    before = environments.read_from(name, world.reset(problem))
+    return before, environments.read_step(name, world.step(str(info.get("solution", ""))))
+
+
 def of_experts(name: str, seed: int, config: dict[str, Any]) -> Iterator[str]:
     """What an environment's expert is shown in each of its episodes, up to what it sees when the episode is over.
 
@@ -41,10 +50,7 @@ def of_experts(name: str, seed: int, config: dict[str, Any]) -> Iterator[str]:
     """
     without = 0
     for row in environments.problems(name, ALL, seed, {**config, "demonstrations": True}):
-        world, info = environments.make(name), row["info"]
-        problem = Problem(uid="", prompt=row["prompt"], answer="", verifier="exact", source="", licence="", info=info)
-        before = environments.read_from(name, world.reset(problem))
-        step = environments.read_step(name, world.step(str(info.get("solution", ""))))
+        before, step = last_step(name, row)
         observations = [text for text in (*shown(before), step.observation) if text]
         if step.done and len(observations) > 1:
             without = 0

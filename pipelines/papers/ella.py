@@ -22,6 +22,7 @@ from pipelines.contract.method import Reward
 from pipelines.data.records import Problem, Trajectory
 from pipelines.papers.common.instructed import Demonstration, TextEncoder, demonstrations, mlp
 from pipelines.rlvr.common.turn_rewards import add_to_turns, scored_with_turns
+from pipelines.rlvr.ops import row_mean
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import SetupContext
@@ -176,9 +177,10 @@ class ella(Reward):
             if row.correct and each["completed"]:
                 remember(self.completed, each["asked"], set(each["completed"]))
         if self.completed:
+            high, labels = self._labels()
             for _ in range(self.updates):
                 self.optimizer.zero_grad()
-                self._loss().backward()
+                self._loss(high, labels).backward()
                 self.optimizer.step()
         return rows
 
@@ -190,11 +192,10 @@ class ella(Reward):
             labels[row, sorted(self.completed[each])] = True
         return high, labels
 
-    def _loss(self) -> Tensor:
-        high, labels = self._labels()
+    def _loss(self, high: Sequence[str], labels: Tensor) -> Tensor:
         distance = self.relevance(high, self.instructions)
         others = -torch.log(-torch.expm1(-distance.clamp(min=1e-6)))
-        return (_row_mean(distance, labels) + _row_mean(others, ~labels)).mean() / 2
+        return (row_mean(distance, labels) + row_mean(others, ~labels)).mean() / 2
 
     def metrics(self) -> dict[str, float]:
         """Turns paid for an instruction in a row; instructions with a success, what they keep, and how well that is learned."""
@@ -226,11 +227,6 @@ class ella(Reward):
         self.instructions = list(state["instructions"])
         self.completed = {high: set(low) for high, low in state["completed"].items()}
         self.measured = dict(state["measured"])
-
-
-def _row_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean of each row's masked values, 0 where it has none."""
-    return (values * mask).sum(1) / mask.sum(1).clamp(min=1)
 
 
 def completions(states: Sequence[Sequence[bool]], relevant: Sequence[bool]) -> tuple[list[int], set[int]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from pipelines.contract.card import Bound
 from pipelines.contract.columns import Phase, phase_of
-from pipelines.contract.method import Method
+from pipelines.contract.method import Method, metric_of
 from pipelines.contract.provider import Provider
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_slots, bound_list, column_options
@@ -80,7 +80,7 @@ class Update:
         What measures time (`time/...`) keeps its name, by which it is known to differ between equal runs.
         """
         return {
-            name if name.startswith("time/") else f"method/{part.name}/{name}": value
+            metric_of(f"method/{part.name}", name): value
             for part in self._shown(drawing)
             for name, value in part.fn.metrics().items()
         }

@@ -49,7 +49,7 @@ def _cells(entry: Claim) -> tuple[str, ...]:
     if body is None:
         outcome, cost = f"{entry.outcome} ([measured]({entry.results}))", ""
     else:
-        path = (claim_results.FOLDER / f"{claim_results.slug(entry.system)}.json").relative_to(ROOT)
+        path = claim_results.path_of(entry.system).relative_to(ROOT)
         tuned = "".join(f"; {name} tuned: {value}" for name, value in body["tuned"].items())
         outcome = f"{claim_results.in_words(body)}{tuned} (`{path.as_posix()}`; [more]({entry.results}))"
         cost = claim_results.cost_in_words(body)

@@ -140,10 +140,13 @@ class ArmSweep(Sweep):
         ends = set(self.stages.values())
         return set.intersection(*chains) - (ends if len(ends) == 1 else set())
 
-    def own(self, arm: str) -> list[str]:
+    def _in_order(self, names: set[str]) -> tuple[str, ...]:
+        """As the recipe runs them."""
+        return tuple(name for name in self.base.stage_names() if name in names)
+
+    def own(self, arm: str) -> tuple[str, ...]:
         """The stages that an arm trains beside the shared ones, the first first; empty for an arm that all others start from."""
-        wanted = {node.name for node in self.chain(arm) if node.kind.trains} - self.shared
-        return [name for name in self.base.stage_names() if name in wanted]
+        return self._in_order({node.name for node in self.chain(arm) if node.kind.trains} - self.shared)
 
     def cells(self, chosen: dict[str, str] | None = None) -> list[Cell]:
         """The runs, seed by seed; an arm without stages of its own has one."""
@@ -155,9 +158,8 @@ class ArmSweep(Sweep):
             value = (chosen or {}).get(self.baseline) if self.tune and own else None
             tuned = [f"{self._section(self.stages[arm])}.{self.tune.field}={value}"] if self.tune and value else []
             every = (*self.common, *overrides, *tuned, *self._seeds(arm, seed), self._scored(self.stages[arm]))
-            only = {node.name for node in self.chain(arm)} | {self.evaluation}
-            ordered = tuple(name for name in self.base.stage_names() if name in only)
-            cells.append(Cell(arm, seed if own else None, every, ordered, tuple(own)))
+            only = self._in_order({node.name for node in self.chain(arm)} | {self.evaluation})
+            cells.append(Cell(arm, seed if own else None, every, only, own))
         return cells
 
     def trials(self, variant: str, values: list[str] | tuple[str, ...], steps: int) -> list[Cell]:  # type: ignore[override]
@@ -165,7 +167,7 @@ class ArmSweep(Sweep):
         assert self.tune is not None
         stage, seed = self.stages[variant], self.seeds[0] + TRIAL_SEED
         section = self._section(stage)
-        only = tuple(name for name in self.base.stage_names() if name in {node.name for node in self.chain(variant)})
+        only = self._in_order({node.name for node in self.chain(variant)})
         return [
             Cell(
                 DOT.join([variant, *of_fields({self.tune.field: value}), f"{steps} steps"]),

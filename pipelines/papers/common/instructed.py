@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from pipelines import environments
 from pipelines.base.errors import DataError
-from pipelines.data.records import Problem
-from pipelines.environments._observed import ALL, MOST_MESSAGES
+from pipelines.environments._observed import ALL, MOST_MESSAGES, last_step
 
 BUCKETS = 4096
 """Words are told apart by a hash into so many."""
@@ -58,10 +57,7 @@ def _of_expert(name: str, seed: int, config: dict[str, Any], instruction: str, f
             raise DataError(field, f"none of {MOST_MESSAGES:,} messages of the expert of {name} ended an episode.")
         if info.get("expert_turns", 1) != 1:
             continue
-        world = environments.make(name)
-        problem = Problem(uid="", prompt=row["prompt"], answer="", verifier="exact", source="", licence="", info=info)
-        before = environments.read_from(name, world.reset(problem))
-        step = environments.read_step(name, world.step(str(info.get("solution", ""))))
+        before, step = last_step(name, row)
         if step.done and step.info.get("success"):
             without = 0
             actions = [message["content"] for message in before if message["role"] == "assistant"]

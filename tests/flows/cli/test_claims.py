@@ -36,8 +36,8 @@ def claim(path, **more):
 @pytest.mark.parametrize("tried", WITH_EXPERIMENT, ids=lambda tried: tried.system)
 def test_an_experiment_can_be_read(tried):
     """Its recipe has the stages and the benchmark, and no two runs are the same."""
-    read = claims.state(tried, claim_results.FOLDER)
-    sweep = claims._sweep(read, 1)
+    read = claims.state(tried, claim_results.FOLDER, 1)
+    sweep = claims._sweep(read)
     assert len({cell.overrides for cell in sweep.cells()}) == len(sweep.variants) and sweep.own(read.experiment.arm)
 
 

@@ -84,9 +84,8 @@ def test_json_and_what_plan_would_refuse(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in CONFIGURATIONS]
-)
+@pytest.mark.few(len(QUICK), always=QUICK)
+@pytest.mark.parametrize("name", CONFIGURATIONS)
 def test_it_can_be_planned(tmp_path, name):
     recipe = tmp_path / "my.yaml"
     shipped.create(recipe, imported(write(tmp_path, name)).text)

@@ -390,7 +390,6 @@ CASES = {
     "reward model, text": ("reward_model", {"loss": "grm"}),
     "sample": ("sample", {}),
 }
-QUICK = ("sft",)
 ON_PAIRS = {
     "preference": {
         "heldout": None, "steps": 2, "pairs_per_step": 8, "max_length": 130, "micro_batch_tokens": 2048, "commit": {"every": 2},
@@ -417,8 +416,8 @@ def node_of(folder, wide, stage, changes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", [c if c in QUICK else pytest.param(c, marks=pytest.mark.long) for c in CASES])
 @pytest.mark.long
+@pytest.mark.parametrize("case", CASES)
 def test_plans_are_within_a_fifth_of_the_measured_peak(tmp_path, wide, case):
     stage, changes = CASES[case]
     node = node_of(tmp_path, wide, stage, changes)

@@ -82,14 +82,8 @@ WELL_KNOWN = ("cispo", "dapo", "grpo", "gspo", "prdp", "reinforce_pp")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "preset",
-    [
-        preset if preset in WELL_KNOWN else pytest.param(preset, marks=pytest.mark.long)
-        for preset in ALONE
-        if preset not in KINKED
-    ],
-)
+@pytest.mark.few(len(WELL_KNOWN), always=WELL_KNOWN)
+@pytest.mark.parametrize("preset", [preset for preset in ALONE if preset not in KINKED])
 def test_gradients_of_presets_are_the_local_learner_s(tmp_path, start, monkeypatch, preset):
     overrides = [f"presets=[{preset}]", *fitting(preset, start), *PLAIN]
     if any(refusals(read_recipe(toys.recipe(tmp_path), overrides).rlvr)):
