@@ -143,9 +143,9 @@ def _level(name: str, seed: int) -> Any:
 
 def expert(level: str, seed: int) -> list[str]:
     """The actions of BabyAI's own bot to the end of the mission; empty where it does not get there."""
+    env = _level(level, seed)  # first: it says what to install
     from minigrid.utils.baby_ai_bot import BabyAIBot
 
-    env = _level(level, seed)
     bot, actions, action = BabyAIBot(env), [], None
     try:
         for _ in range(env.max_steps):

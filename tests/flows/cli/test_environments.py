@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 import toys
@@ -157,3 +158,10 @@ def test_a_missing_package_is_named_with_the_extra(run, monkeypatch):
     code, _, err = run("textarena")
     assert code == 2 and "not installed (extra textarena)" in err and "textarena]" in err
     assert "textarena (missing)" in run()[1]
+
+
+def test_a_package_that_cannot_be_imported_is_named_too(run, monkeypatch):
+    """Where the metadata of the installation is older than the extra."""
+    monkeypatch.setitem(sys.modules, "minigrid", None)
+    code, _, err = run("minigrid")
+    assert code == 2 and "environment minigrid: install it: " in err
