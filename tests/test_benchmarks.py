@@ -107,6 +107,7 @@ def test_healthy_runs_breach_no_mismatch_limit_and_old_weights_do(variant, begun
     assert about["breaches"] and "sampler and trainer disagree" in about["breaches"][0]
 
 
+@pytest.mark.slow
 def test_weights_of_rows_are_unbiased_and_a_clean_sampler_needs_none():
     from benchmarks import corrections
 
@@ -140,6 +141,7 @@ def test_the_memory_of_a_sample_stage(begun):
     assert run["rows"] >= 50 and 50 < run["peak_mb"] < 5000 and run["shards_mb"] > 0
 
 
+@pytest.mark.slow
 def test_the_roofline_of_a_small_model(begun, capsys, monkeypatch):
     from benchmarks import roofline
 
@@ -159,6 +161,7 @@ def test_the_roofline_of_a_small_model(begun, capsys, monkeypatch):
     assert many == pytest.approx(2 * 10_000 * (2 * 32 + 80) / 1e9), "many rows: the operations take longer"
 
 
+@pytest.mark.slow
 def test_what_compiling_gains_is_measured_for_both(capsys):
     from benchmarks import compiled
 
@@ -170,6 +173,7 @@ def test_what_compiling_gains_is_measured_for_both(capsys):
     assert all("first_s" in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     torch.version.cuda is not None and not torch.cuda.is_available(),
     reason="a build with CUDA asks the GPU for its stream",

@@ -20,6 +20,7 @@ def check(name, folder, lora):
     return done
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "lora"), [("gemma2", False), ("qwen3 (not thinking)", True)])
 def test_a_family_through_every_stage(tmp_path, name, lora):
     check(name, tmp_path, lora)

@@ -41,6 +41,7 @@ def test_packages_are_ours():
         assert __import__(package).__file__.startswith(str(toys.ROOT))
 
 
+@pytest.mark.slow
 def test_the_catalogue_needs_no_transformers():
     """It is what `whetstone methods` and the checks of `whetstone plan` wait for."""
     script = (

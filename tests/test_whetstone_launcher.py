@@ -56,6 +56,7 @@ print(*(module.__file__ for module in (tasks, pipelines, evaluation, flows)), se
 """
 
 
+@pytest.mark.slow
 def test_the_python_api_in_a_folder_with_such_files(tmp_path):
     """A script's folder is searched first, and so is the working folder of a notebook."""
     folder = hostile_folder.make(tmp_path)

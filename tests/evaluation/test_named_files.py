@@ -80,6 +80,7 @@ def test_every_file_s_questions_are_kept_out_of_the_training_data(tmp_path):
     assert [text for _, text in questions({"tasks": tasks})] == ["Say 1.", "Say 2."]
 
 
+@pytest.mark.slow
 def test_plan_reads_the_rows(tmp_path, home):
     rows = tmp_path / "rows.jsonl"
     rows.write_text(SMALL.read_text().replace('"testtype', '"type', 1).replace('[{\\"input', '[{\\"inputs', 1))

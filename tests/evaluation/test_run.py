@@ -102,6 +102,7 @@ def evaluated(tmp_path_factory):
     return out, flat
 
 
+@pytest.mark.slow
 def test_guided_columns_hold_what_their_mixture_answers_and_the_last_column_is_the_last_model(evaluated):
     out, flat = evaluated
     body = json.loads((out / "results.json").read_text())
@@ -290,6 +291,7 @@ GREEDY = [
 ]
 
 
+@pytest.mark.slow
 def test_servers_give_the_scores_of_our_own_decoding_at_temperature_0(models, tmp_path):
     """Each model with its own weights; choices are read here, because a server reports no probabilities of given texts to lm-eval."""
     server = StandIn(tmp_path / "served")
@@ -330,6 +332,7 @@ def test_lm_eval_s_own_decoding_is_refused_beside_servers(tmp_path):
         check(read_recipe(toys.recipe(tmp_path), more))
 
 
+@pytest.mark.slow
 def test_any_number_of_ranks_gives_the_same_bytes(models, tmp_path):
     alone = evaluated_by(None, tmp_path / "1", models)
     for count in (2, 3):

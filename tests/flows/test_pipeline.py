@@ -60,6 +60,7 @@ def test_first_run(ran):
         assert AutoTokenizer.from_pretrained(path).chat_template
 
 
+@pytest.mark.slow
 def test_what_mlflow_holds(ran):
     folder, *_ = ran
     script = """
@@ -224,6 +225,7 @@ def test_an_empty_folder_sees_what_the_run_s_own_sees(tmp_path):
     assert far == near and "toy version 1 was compared with the base of its own chain" in far[2]
 
 
+@pytest.mark.slow
 def test_runs_and_show(ran):
     folder, _, summary, _ = ran
     listed = json.loads(toys.whetstone("runs", "--json", home=folder / "home").stdout)

@@ -48,6 +48,7 @@ def stored(pipeline: Pipeline, tmp_path) -> str | None:
     return Path(client().download_artifacts(pipeline.parent, reports.STORED, str(tmp_path))).read_text()
 
 
+@pytest.mark.slow
 def test_a_run_that_ended_has_its_report(store, tmp_path):
     pipeline = ended(tmp_path)
     reports.leave(pipeline)

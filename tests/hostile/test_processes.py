@@ -265,6 +265,7 @@ def test_every_row_of_the_table_has_its_test():
         assert name in {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)}, fault.test
 
 
+@pytest.mark.slow
 def test_several_machines_meet_at_one_address(tmp_path):
     """Two launchers, as on two machines: what listens does so at the named address only."""
     from servers import free_port
@@ -298,6 +299,7 @@ def test_several_machines_meet_at_one_address(tmp_path):
     assert (tmp_path / "met0").read_text() == "[0, 1]"
 
 
+@pytest.mark.slow
 def test_a_store_that_anybody_reaches_is_refused(tmp_path):
     """As torchrun starts ranks: several, and no private place to meet."""
     env = toys.environment(WORLD_SIZE="2", RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="1", WHETSTONE_STORE="")

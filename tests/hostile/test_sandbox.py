@@ -57,6 +57,7 @@ def places(tmp_path):
     assert about.st_mode & 0o777 == 0o644 and about.st_size == 6 and about.st_mtime > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["namespaces", pytest.param("landlock", marks=pytest.mark.slow)])
 def test_no_program_has_success(level, places, monkeypatch):
     if why := isolation.trouble(level):

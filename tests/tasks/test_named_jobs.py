@@ -199,6 +199,7 @@ def test_a_refused_job_says_why(cluster, tmp_path):
     assert caught.value.problems[0].field == "launch.stages.rlvr"
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 def test_an_interrupt_ends_the_job(cluster, tmp_path):
     def tick() -> None:
@@ -256,6 +257,7 @@ def test_a_killed_pipeline_finds_its_job_again(cluster, tmp_path, caplog):
     assert ended == [{"done": 1.0}] and (work / "out/half").exists() and cluster.created() == 1
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 def test_what_a_job_has_done_meanwhile_is_taken_once(cluster, tmp_path):
     work = tmp_path / "w"
@@ -266,6 +268,7 @@ def test_what_a_job_has_done_meanwhile_is_taken_once(cluster, tmp_path):
     assert cluster.run(work, "go") == {"done": 1.0} and cluster.created() == 2
 
 
+@pytest.mark.slow
 @pytest.mark.few(1)
 def test_another_request_and_a_stage_that_runs_here_end_the_job_before(cluster, tmp_path):
     work = tmp_path / "w"

@@ -110,6 +110,7 @@ def test_a_real_stage_makes_the_same(recipe, tmp_path):
     assert made["later"] == made["ordinary"] and made["ordinary"][1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("handed_over", [False, True])
 @pytest.mark.parametrize("signum", [signal.SIGKILL, signal.SIGTERM])
 @pytest.mark.few(3)
@@ -170,6 +171,7 @@ def refused(node, work, environment=None):
     return taken is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", ["code", "comment", "threads", "variable", "another stage"])
 @pytest.mark.few(3)
 def test_what_an_ordinary_start_would_not_give_is_not_used(recipe, tmp_path, monkeypatch, change):
@@ -193,6 +195,7 @@ def test_what_an_ordinary_start_would_not_give_is_not_used(recipe, tmp_path, mon
     assert refused(node, tmp_path / "w", environment) == (change != "comment")
 
 
+@pytest.mark.slow
 def test_a_process_that_has_died_is_not_used(toy, tmp_path):
     ahead.begin(toy)
     os.kill(waiting()[1], signal.SIGKILL)
@@ -210,6 +213,7 @@ def test_what_cannot_be_imported_fails_as_ever(toy, tmp_path, monkeypatch):
     assert lines(tmp_path / "later") == lines(tmp_path / "ordinary")
 
 
+@pytest.mark.slow
 def test_a_stage_that_is_reused_ends_the_process_that_waits_for_it(recipe, tmp_path):
     parts = keys.key_parts(recipe, "curate", {})
     (tmp_path / "made").mkdir()
@@ -232,6 +236,7 @@ def test_the_next_stage_is_the_first_that_is_not_known_to_be_reused(recipe):
     assert ahead._waiting.node.name == "curate"
 
 
+@pytest.mark.slow
 def test_none_waits_where_memory_is_short_or_ranks_are_several_or_in_a_thread(recipe, toy, monkeypatch):
     toy.settings = SimpleNamespace(processes=2)
     ahead.begin(toy)

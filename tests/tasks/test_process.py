@@ -34,6 +34,7 @@ def test_numbers_come_back_and_stdin_is_empty(tmp_path):
     assert run(tmp_path / "x", "stdin") == {"bytes": 0.0}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("do", "code", "kind", "said", "killer"),
     [
@@ -54,6 +55,7 @@ def test_failures_say_whose_they_are(tmp_path, do, code, kind, said, killer):
     assert ("Out of memory?" in str(caught.value)) is (do in ("kill", "memory"))
 
 
+@pytest.mark.slow
 def test_a_rank_that_fails_ends_the_others(tmp_path):
     began = time.monotonic()
     with pytest.raises(process.StageFailed, match="exit code 7"):
@@ -63,6 +65,7 @@ def test_a_rank_that_fails_ends_the_others(tmp_path):
     assert not list((tmp_path / "w").glob("ranks-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, pytest.param(2, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("victim", ["owner", "launcher"])
 def test_nothing_outlives_its_owner(tmp_path, processes, victim):

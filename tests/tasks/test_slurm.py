@@ -98,6 +98,7 @@ def test_a_stage_runs_as_a_job(tmp_path, state):
     assert "parent_pid" not in json.loads((tmp_path / "w" / "job.json").read_text())
 
 
+@pytest.mark.slow
 def test_threads_are_the_recipes_or_a_share_of_the_cores(tmp_path, monkeypatch):
     path = toys.recipe(tmp_path, launch={"stages": {"rlvr": {"cpus": 64}, "sft": {}}}, threads=None)
     there = str(max(1, (os.cpu_count() or 2) // 2))
@@ -122,6 +123,7 @@ def test_a_pipeline_in_a_job_hands_in_a_job_of_its_own(tmp_path, monkeypatch):
     assert told["SLURM_JOB_ID"] == "1" and not {"SLURM_MEM_PER_CPU", "SRUN_CPUS_PER_TASK"} & told.keys()
 
 
+@pytest.mark.slow
 def test_several_machines_are_one_world(tmp_path):
     section = SECTION | {"stages": {"rlvr": {"nodes": 2}}, "interface": "lo", "port": 29511}
     run(tmp_path / "w", "world", section=section, processes=2)
@@ -159,6 +161,7 @@ def test_a_lost_machine_queues_the_stage_again(tmp_path, state):
     assert [each["restarts"] for each in slurm_toy.jobs(state)] == [1]
 
 
+@pytest.mark.slow
 def test_a_time_limit_queues_the_stage_again(tmp_path, state):
     section = SECTION | {"stages": {"rlvr": {"time": "1:00:00"}}, "requeue": 1}
     thread, ended = in_background(tmp_path / "w", "twice", section=section)
@@ -276,6 +279,7 @@ def test_a_killed_pipeline_finds_its_job_again(tmp_path, state, caplog):
     assert len(slurm_toy.jobs(state)) == 1
 
 
+@pytest.mark.slow
 def test_what_a_job_has_done_meanwhile_is_taken_once(tmp_path, state):
     work = tmp_path / "w"
     killed_pipeline(work, "go", state)

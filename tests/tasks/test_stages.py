@@ -45,6 +45,7 @@ def test_stages_are_fetched_in_order_until_one_is_missing(recipe, monkeypatch, h
     assert asked == fetched, "without its input's digest a stage has no key"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("error", "ending"),
     [

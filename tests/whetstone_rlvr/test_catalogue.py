@@ -18,6 +18,7 @@ def test_it_is_that_of_the_command():
     assert (grpo["paper"], grpo["reads"][0], "scale" in grpo["settings"]) == ("2402.03300", "reward", True)
 
 
+@pytest.mark.slow
 def test_one_slot():
     assert {*methods("objective").slot} == {"objective"}
     assert methods("presets").name.tolist() == preset_names() and methods("presets").title.notna().all()

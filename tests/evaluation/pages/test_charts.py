@@ -49,6 +49,7 @@ def test_ticks_of_a_narrow_range_differ():
     assert len(labels) > 2 and len(set(labels)) == len(labels) and not re.search(r"\d\.\d{4,}[\s\"]", chart)
 
 
+@pytest.mark.slow
 def test_more_series_than_colours_are_told_apart_by_dashes():
     looks = set()
     for number in range(4 * charts.COLOURS):

@@ -99,6 +99,7 @@ def test_a_sample_episode_of_each(run, name):
         assert json.loads(run(name, "--json")[1])["sample"]["prompt"]
 
 
+@pytest.mark.slow
 def test_no_order_of_hashes_is_in_it(tmp_path):
     of_seeds = {
         toys.whetstone("environments", name, "--seed", "4", home=tmp_path, first=True, PYTHONHASHSEED=seed).stdout

@@ -81,6 +81,7 @@ def sampled(folder, texts):
     return folder
 
 
+@pytest.mark.slow
 def test_a_sample_stage_s_folder_is_a_file_of_labelled_rows(files, tmp_path):
     folder = sampled(tmp_path / "drafts", [("7 .", 1.0), ("8 .", 0.0), ("lost", None), ("9 .", 0.0)])
     files[0].joinpath("rows.jsonl").unlink()

@@ -55,6 +55,7 @@ def test_many_problems_are_as_many_records_without_secrets():
     assert body["error"]["message"].splitlines()[0] == "2 problems"
 
 
+@pytest.mark.slow
 def test_a_recipe_with_three_mistakes_has_a_record_of_each_with_what_the_validator_reported(tmp_path):
     recipe = toys.recipe(tmp_path)
     changes = ("rlvr.steps=-1", "rlvr.stepz=3", "curate=true")
@@ -71,6 +72,7 @@ def test_a_recipe_with_three_mistakes_has_a_record_of_each_with_what_the_validat
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "kind"),
     [
@@ -105,6 +107,7 @@ def test_results_as_json(tmp_path):
     assert [p["stage"] for p in planned] == ["curate", "sft", "rlvr", "evaluate"]
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves():
     """`whetstone methods | head -1`: no traceback, and the command's own exit code."""
     command = f"{sys.executable} -m flows.cli.main methods --json | head -1; echo ${{PIPESTATUS[0]}}"

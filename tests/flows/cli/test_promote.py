@@ -38,6 +38,7 @@ def promoted(capsys, *arguments: str) -> tuple[int, str]:
     return code, capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_exit_codes_and_output(home, capsys):
     first, equal = run(0.5, 1), run(0.5, 2)
     code, text = promoted(capsys, first)

@@ -114,6 +114,7 @@ def test_the_page_of_a_run_that_failed_opens_on_what_failed_and_says_what_starte
     assert "Dashed vertical lines are alarms" not in text, "it has no curves"
 
 
+@pytest.mark.slow
 def test_the_page_is_stored_in_mlflow_where_asked(run, tmp_path, capsys, monkeypatch):
     """Among the files of a run of a real store; a run that MLflow does not have is one line."""
     environment.prepare()

@@ -20,6 +20,7 @@ from children import wait_until
 GRID = ["--set", "rlvr.steps=2", "--set", "rlvr.advantage=grpo,rloo", "--jobs", "2"]
 
 
+@pytest.mark.slow
 def test_options_are_checked_before_anything_starts(tmp_path, home):
     recipe = str(toys.recipe(tmp_path))
     for options, message in (

@@ -118,6 +118,7 @@ def test_plan_says_so_of_every_field(folder):
             probe_functions.answer(asked)
 
 
+@pytest.mark.slow
 def test_a_monitor_s_file_is_looked_for_before_its_code_runs(folder):
     write(folder / "mine.py", "raise SystemExit\n")
     require_there("./mine.py:f", "rlvr.monitors.0.function")

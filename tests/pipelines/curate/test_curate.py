@@ -223,6 +223,7 @@ def test_template_wording_is_not_contamination():
     assert leaks.hit("please solve this very long and always equal instruction text with 7 and 21") == "t"
 
 
+@pytest.mark.slow
 def test_gsm8k_loses_no_row(tmp_path):
     folder = toys.ROOT.parent / "shared" / "data" / "gsm8k"
     if not folder.exists():

@@ -45,6 +45,7 @@ def test_the_stand_in_refuses_what_a_gpu_would(gpu):
     assert (there.to("cpu") + here).tolist() == [0, 2, 4] and (there * 2).device == GPU
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "sampling", [{"temperature": 0}, {"top_p": 0.9, "top_k": 40, "min_p": 0.01}], ids=["greedy", "cut"]
 )
@@ -73,6 +74,7 @@ def test_sampling(family, loop, sampling, gpu, monkeypatch):
     assert [one.tokens for one in there] == [one.tokens for one in here]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["rlvr.lora.rank=4"], ["presets=[ppo]"]], ids=["full", "lora", "ppo"])
 def test_a_step_of_rlvr(tmp_path, start, more, gpu):
     trainer = toys.trainer(tmp_path, start, toys.recipe(tmp_path), "rlvr.steps=2", "rlvr.cuda_graphs=false", *more)
@@ -81,6 +83,7 @@ def test_a_step_of_rlvr(tmp_path, start, more, gpu):
     assert math.isfinite(metrics["loss/policy"]) and metrics["optimizer/grad_norm"] >= 0
 
 
+@pytest.mark.slow
 def test_a_step_of_sft(tmp_path, start, gpu):
     trainer = toys.sft_trainer(tmp_path, start / "data", "sft.steps=2")
     trainer.make_step(0)

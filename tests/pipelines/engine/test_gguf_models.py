@@ -105,6 +105,7 @@ def test_damage_is_named_before_anything_is_converted(tmp_path, home, damage, me
     assert not list((home / "models").glob("toy-*"))
 
 
+@pytest.mark.slow
 def test_without_the_package_gguf_the_message_names_the_extra(tmp_path, home, monkeypatch):
     file = tmp_path / "toy.gguf"
     gguf_toy.write(file)

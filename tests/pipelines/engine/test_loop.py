@@ -87,6 +87,7 @@ def test_it_learns_and_hands_on_the_best_weights(begun, tmp_path):
     assert (event["text"], event["step"], event["heldout"]) == ("the best weights are handed on", 3, 1.5)
 
 
+@pytest.mark.slow
 def test_a_run_that_is_stopped_anywhere_ends_with_the_same_bytes(begun, tmp_path):
     trainer(begun, tmp_path / "whole").run()
     for step in (1, 3, 6):

@@ -61,6 +61,7 @@ def test_trains_with_the_server_s_tokens_and_new_weights_each_step(tmp_path, sta
     assert stand_in.calls.count("/collective_rpc") == 4 and stand_in.calls.count("/reset_prefix_cache") == 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "words"),
     [("deaf", "still holds the weights of an earlier push"), ("mixed", "neither the new ones nor the old ones")],
@@ -80,6 +81,7 @@ def test_old_or_mixed_weights_stop_the_run_whatever_a_breach_does(fault, words, 
     assert stand_in.calls.count("/collective_rpc") == 2, "the first push that matters is the one that stops it"
 
 
+@pytest.mark.slow
 def test_another_engine_s_mismatch_can_be_measured_and_corrected(tmp_path, start, stand_in):
     stand_in.noise = 0.02
     with pytest.raises(Interrupted, match="sampler and trainer disagree: row"):
@@ -92,6 +94,7 @@ def test_another_engine_s_mismatch_can_be_measured_and_corrected(tmp_path, start
     assert all(v["ratio/max"] == pytest.approx(1, abs=1e-3) for v in metrics if "ratio/max" in v)
 
 
+@pytest.mark.slow
 def test_rollouts_are_spread_and_a_dead_server_s_prompts_are_asked_elsewhere(tmp_path, start, stand_in, second):
     second.dies_after = 3
     run = trainer(tmp_path, start, [stand_in, second])
@@ -106,6 +109,7 @@ def test_rollouts_are_spread_and_a_dead_server_s_prompts_are_asked_elsewhere(tmp
     assert second.calls[-1] == "/v1/completions" and stand_in.calls.count("/v1/completions") > 0
 
 
+@pytest.mark.slow
 def test_all_servers_dead_is_an_error_and_the_run_resumes(tmp_path, start, stand_in, second):
     stand_in.dies_after = second.dies_after = 4
     with pytest.raises(Interrupted, match=r"all 2 servers are gone.*The last commit is good"):
@@ -173,6 +177,7 @@ def test_servers_that_cannot_decode_right_are_refused(about, words, tmp_path, st
 LORA = "rlvr.lora={rank: 4, alpha: 8}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", [LORA, "rlvr.lora={rank: 4, use_rslora: true}"])
 def test_adapters_alone_are_pushed_each_under_a_name_of_its_own(tmp_path, start, stand_in, lora):
     stand_in.base = start / "sft/out/model"
@@ -193,6 +198,7 @@ def test_adapters_alone_are_pushed_each_under_a_name_of_its_own(tmp_path, start,
     assert not list(stand_in.weights.rglob("model*.safetensors"))
 
 
+@pytest.mark.slow
 def test_old_adapters_stop_the_run(tmp_path, start, stand_in, monkeypatch):
     stand_in.base = start / "sft/out/model"
     load = stand_in.load_adapter
@@ -220,6 +226,7 @@ def test_a_server_without_adapters_is_refused_beside_lora(about, words, tmp_path
         run.server.push(run.learner.weights.full, run.tokenizer)
 
 
+@pytest.mark.slow
 def test_sampling_ahead_with_adapters(tmp_path, start, stand_in):
     stand_in.base = start / "sft/out/model"
     more = (

@@ -60,6 +60,7 @@ def test_the_family_s_own_processor_makes_the_row_of_what_is_sent(seeing):
         assert list(made["input_ids"][0]) == expected
 
 
+@pytest.mark.slow
 @pytest.mark.few(2)
 def test_what_is_sampled_and_scored_is_one_model_and_a_push_reaches_the_tower(seeing, stand_in):
     network, tokenizer, prompts, _ = seeing

@@ -117,6 +117,7 @@ def words(draw):
 FAMILIES = ("chatml", "smollm2", "zephyr", "llama2", "tested: qwen2", "tested: qwen3")
 
 
+@pytest.mark.slow
 def test_recorded_ids_are_those_of_the_whole_conversation(tmp_path):
     """Wherever a template writes answers as they were drawn and earlier turns as at first."""
     stable = []
@@ -159,6 +160,7 @@ print(json.dumps([choice["message"]["content"], choice["finish_reason"]]))
         assert recorded.correct and recorded.role.count(Role.POLICY) == count, more
 
 
+@pytest.mark.slow
 def test_what_the_end_is_worth(tmp_path):
     tell = (
         agents.ASK
@@ -376,6 +378,7 @@ def test_what_cannot_be_played_is_told_when_data_are_made(tmp_path):
             agents.rows(tmp_path, text, TASK)
 
 
+@pytest.mark.slow
 def test_the_same_seed_makes_the_same_rows(tmp_path):
     several = [{"task": f"{i} + 1?", "answer": str(i + 1)} for i in range(12)]
     rows = agents.rows(tmp_path, agents.ADDING, *several)
@@ -396,6 +399,7 @@ def test_limits_are_known_before_the_program_is_started(tmp_path):
     assert started(row).limits() == Limits(7, ("x",))
 
 
+@pytest.mark.slow
 def test_the_openai_client_plays(tmp_path):
     """With a stream and without; it sends its last message twice, as a client does that has lost the reply."""
     pytest.importorskip("openai")

@@ -101,6 +101,7 @@ def test_it_goes_on_from_its_own_checkpoint_after_it_has_died(begun, tmp_path):
     assert event["text"] == "the trainer was killed by signal 6"
 
 
+@pytest.mark.slow
 def test_a_later_run_goes_on_where_a_failed_one_was(begun, tmp_path, capfd):
     assert "was killed by signal 6" in str(refused(begun, tmp_path, "dies"))
     trained(begun, tmp_path, "dies")

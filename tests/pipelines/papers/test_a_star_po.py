@@ -43,6 +43,7 @@ def test_problems_without_a_scored_answer_leave_the_loss():
     assert share.tolist() == [[1.0, 1.0], [0.0, 0.0]]
 
 
+@pytest.mark.slow
 def test_a_run_asks_the_starting_policy_once_and_trains_on_groups_of_one(tmp_path, start):
     made = toys.trainer(
         tmp_path, start, toys.recipe(tmp_path), "presets=[a_star_po]", "rlvr.group_size=1", "rlvr.advantage.samples=2"

@@ -105,6 +105,7 @@ def test_targets_follow_a_body_stored_in_bfloat16(tmp_path):
     torch.testing.assert_close(place.detach() - start, (1 - 0.95**3) * gap)
 
 
+@pytest.mark.slow
 def test_they_come_to_the_reward_and_its_mean(tmp_path):
     """One state, two turns that are taken equally often: A = r - V, so half the difference of the rewards."""
     part = archer(tmp_path, learning_rate=0.003, epochs=20, batch=16, tau=0.3)

@@ -78,6 +78,7 @@ def test_losses_against_a_loop(tmp_path):
     torch.testing.assert_close(columns["turn_value"], likely[..., :2].amin(-1))
 
 
+@pytest.mark.slow
 def test_they_come_to_the_rates_of_success(tmp_path):
     """The first state wins half of the time; the second is won or lost by what was done in the first."""
     part = digirl(tmp_path, learning_rate=0.003, epochs=30, batch=8)

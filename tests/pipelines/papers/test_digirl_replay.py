@@ -43,6 +43,7 @@ def test_successes_at_hard_problems_come_first_and_come_back():
     assert torch.equal(made["advantage"][12:], made["mask"][12:].float()), "they keep their advantages"
 
 
+@pytest.mark.slow
 @given(st.integers(0, 300), st.sampled_from([0.1, 0.3, 0.7]), st.integers(0, 5))
 def test_laws(seed, share, stored):
     replay = bind("rlvr.replay", {"kind": "digirl", "share": share, "stored": stored, "capacity": 20}).fn
@@ -64,6 +65,7 @@ def test_laws(seed, share, stored):
     assert len(replay.rows) == 20
 
 
+@pytest.mark.slow
 def test_it_goes_on_where_it_was_and_a_share_of_all_is_no_replay():
     one, other = (bind("rlvr.replay", {"kind": "digirl", "share": 0.5}).fn for _ in range(2))
     own(one, step_of(0))

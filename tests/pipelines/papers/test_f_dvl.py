@@ -53,6 +53,7 @@ def test_the_value_minimises_the_released_loss(seed, name, alpha, softness, temp
     assert (made[~batch.scored] == 0).all()
 
 
+@pytest.mark.slow
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=8), ALPHAS, ALPHAS)
 def test_the_value_rises_with_alpha_from_the_least_to_the_best(rewards, low, high):
     r = torch.tensor(rewards)

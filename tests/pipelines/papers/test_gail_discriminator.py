@@ -108,6 +108,7 @@ def fitted(tmp_path, **settings):
     return part, answers[1]["demonstration_logit"], metrics
 
 
+@pytest.mark.slow
 def test_it_learns_to_tell_them_apart_and_the_penalty_keeps_it_smooth(tmp_path):
     part, logits, metrics = fitted(tmp_path)
     with torch.no_grad():

@@ -156,6 +156,7 @@ def test_places_are_drawn_from_the_stream():
     assert len(places) > 1
 
 
+@pytest.mark.slow
 def test_rewrites_train_through_the_loop(tmp_path, start):
     """The toy's answers are ticked off by a judge behind HTTP; rewrites join the groups and the weights move."""
     seen = []

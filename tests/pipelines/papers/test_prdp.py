@@ -129,6 +129,7 @@ def test_pairs_without_a_reward_difference():
     assert held.mean().item() == pytest.approx((0.4**2 + 0.2**2 + 0.6**2) / 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("clip_range", "rounds", "updates"), [(None, 1, 400), pytest.param(0.3, 60, 20, marks=pytest.mark.slow)]
 )

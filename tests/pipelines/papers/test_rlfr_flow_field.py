@@ -120,6 +120,7 @@ def test_its_step_is_the_gradient_over_the_correct_rows_each_as_much(tmp_path):
     assert part.update(*step(correct=(0.0, 1.0, 0.0, 0.0))) == {}, "the only correct row has no token"
 
 
+@pytest.mark.slow
 def test_what_it_has_learned_deviates_less_than_what_it_has_not_seen(tmp_path):
     part = flow(tmp_path, learning_rate=0.003, depths=[0.5])
     good, other = step(("kl", "kl", "kl", "kl"), (1.0,) * 4), step(("po", "po", "po", "po"), (0.0,) * 4)
@@ -136,6 +137,7 @@ def test_what_it_has_learned_deviates_less_than_what_it_has_not_seen(tmp_path):
     assert shares[1] < 0.7 * shares[0]
 
 
+@pytest.mark.slow
 def test_the_offline_part_learns_from_solutions_once(tmp_path, monkeypatch):
     offered = []
 
@@ -160,6 +162,7 @@ def test_the_offline_part_learns_from_solutions_once(tmp_path, monkeypatch):
     assert all(torch.equal(weight, weights[name]) for name, weight in part.field.state_dict().items())
 
 
+@pytest.mark.slow
 def test_a_run_resumes_to_the_same_bytes(tmp_path, start):
     runs = []
     for name in ("whole", "halves"):

@@ -45,6 +45,7 @@ def settings(**shaping):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @given(SEEDS, st.booleans(), st.floats(0, 2), st.floats(0, 2))
 def test_a_row_s_reward_becomes_the_sum_of_what_its_turns_are_paid(seed, exact, progress, grounding):
     """Whatever it earned in its turns and beyond them; with `exact` the contributions add up to that."""

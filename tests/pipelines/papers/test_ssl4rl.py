@@ -51,6 +51,7 @@ def test_the_gold_order_rebuilds_the_text(text):
     assert " ".join(rebuilt) == " ".join(ssl4rl.sentences(text)[: 4 * len(rows)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 @given(text=texts, seed=st.integers(0, 5))
 def test_the_gold_answer_is_correct_and_what_is_made_is_fixed(task, text, seed):
@@ -65,6 +66,7 @@ def gold_of(about):
     return ", ".join(json.loads(about["answer"])) if about["verifier"] == "overlap" else about["answer"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", ["masked_span", "next_sentence"])
 def test_one_letter_for_all_is_correct_by_chance(task):
     draw = random.Random(0)

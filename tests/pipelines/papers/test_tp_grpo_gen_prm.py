@@ -81,6 +81,7 @@ def test_nobody_is_asked_about_rows_without_a_score_and_turns_are_refused():
         labelled(by_letters, answered(UID, "4", turn=[-1, -1, 0, 0]))
 
 
+@pytest.mark.slow
 def test_a_run_with_an_endpoint(tmp_path, start, monkeypatch):
     """The preset through the trainer; the judge calls every second step incorrect."""
     monkeypatch.setenv("WHETSTONE_HOME", str(tmp_path / "home"))

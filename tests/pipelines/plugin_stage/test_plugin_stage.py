@@ -53,6 +53,7 @@ def prompts(folder):
     }
 
 
+@pytest.mark.slow
 def test_data_that_stay_are_those_with_short_prompts(begun, tmp_path):
     done = run(begun, tmp_path / "work", "filter_long", most=14)
     assert done.returncode == 0, done.stdout + done.stderr

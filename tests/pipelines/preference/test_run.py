@@ -223,6 +223,7 @@ def test_lora_and_bfloat16(pairs, trainer):
     adapted.check(made.out, pairs / "model", str(pairs / "model"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [0, 3, 5])
 def test_an_interrupted_run_ends_with_the_same_bytes(pairs, trainer, monkeypatch, at):
     changes = {"loss": "kto", "checkpoint_selection": "best"}
@@ -240,6 +241,7 @@ def test_an_interrupted_run_ends_with_the_same_bytes(pairs, trainer, monkeypatch
     assert history(whole) == history(again.work) and len(history(whole)) == 6
 
 
+@pytest.mark.slow
 def test_a_reference_and_a_mean_that_follow_the_policy_resume(pairs, trainer):
     changes = {"loss": "bco", "reference_every": 2}
     trainer(pairs, "whole", **changes).run()
@@ -323,6 +325,7 @@ def test_passes_hold_every_item_once_within_the_budget(pairs, trainer):
     assert all(len(part) == 1 or sum(map(examples.size, part)) <= 100 for part in parts)
 
 
+@pytest.mark.slow
 def test_long_pairs_are_left_out_whole_and_said(pairs, trainer):
     every = trainer(pairs, "a").examples
     longest = max(len(tokens) for tokens in every.tokens)
@@ -374,6 +377,7 @@ def test_the_key_has_the_code_of_the_chosen_loss_only(tmp_path):
     assert "pipelines.rlvr.train" not in parts["source"]
 
 
+@pytest.mark.slow
 def test_a_base_in_four_bits_is_its_own_reference(pairs, trainer):
     pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed: pip install bitsandbytes")
     made = trainer(pairs, lora={"rank": 4, "load_in_4bit": True})
@@ -385,6 +389,7 @@ def test_a_base_in_four_bits_is_its_own_reference(pairs, trainer):
     ).is_file()
 
 
+@pytest.mark.slow
 def test_a_loss_may_read_the_record_s_answer_as_a_third_one(tmp_path, trainer):
     """TPO on triples: the answer becomes likelier; without answers there is nothing to read."""
     written = [row | {"answer": row["chosen"] + "!"} for row in rows(60)]

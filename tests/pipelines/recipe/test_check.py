@@ -234,6 +234,7 @@ def test_a_part_that_asks_another_model_needs_no_copy_of_the_policy(tmp_path):
     check(read_recipe(toys.recipe(tmp_path), [*SHARDED, told, "rlvr.credit=[distillation]"]))
 
 
+@pytest.mark.slow
 def test_whoever_asks_the_scoring_hook_about_the_policy_says_so():
     """A call of the hook that names no model asks the policy."""
     silent = []

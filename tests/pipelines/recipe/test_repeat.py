@@ -69,6 +69,7 @@ def test_a_name_that_is_taken_is_refused():
         unrolled(STAGES | {"first-2": {"kind": "curate"}}, {"rounds": 2, "stages": ["first", "second"]})
 
 
+@pytest.mark.slow
 def test_many_rounds_are_read_in_time_that_grows_with_their_number(tmp_path):
     """Stages are put into order once: ten times the rounds are about ten times the calls of functions, and no square of them."""
     source = {"kind": "reasoning_gym", "task": "palindrome_generation", "size": 20}

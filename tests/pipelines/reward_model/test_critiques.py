@@ -77,6 +77,7 @@ def test_curated_pairs_hold_their_critiques(critiqued):
     assert {pair.critiques for pair in read_pairs(critiqued / "data", "heldout")} == {("say", "yay")}
 
 
+@pytest.mark.slow
 def test_it_writes_critiques_and_scores_after_them(trained):
     """Through the real trainer: the head reads the critique, and the saved language head writes what it was taught."""
     folder, metrics = trained
@@ -164,6 +165,7 @@ def test_a_plain_model_and_one_with_critiques_are_not_taken_for_each_other(train
         bind("rlvr.reward", {"kind": "model", "model": str(trained[0])}).fn.connect(Hands())
 
 
+@pytest.mark.slow
 def test_a_policy_is_trained_by_critiques(tmp_path_factory, tmp_path):
     """RLVR's own loop, with two sampled critiques a completion, stopped and taken up again: the same bytes."""
     begun = toys.start(tmp_path_factory.mktemp("policy"), overrides=["sft.steps=10"])

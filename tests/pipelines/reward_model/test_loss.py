@@ -127,6 +127,7 @@ def test_a_step_in_parts_has_the_gradient_of_the_whole_step(trainer, tmp_path, s
         torch.testing.assert_close(parts[name], gradient, atol=1e-5, rtol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["odin", *(pytest.param(name, marks=pytest.mark.slow) for name in ("grm", "grm_dpo", "iterative_smoothing"))],
@@ -141,6 +142,7 @@ def test_every_loss_trains_and_resumes_to_the_same_bytes(trainer, tmp_path, name
     assert about["only_first"] == (name == "odin")
 
 
+@pytest.mark.slow
 def test_odin_takes_the_length_out_of_the_quality(trainer, tmp_path):
     """Chosen answers are made longer: plain Bradley-Terry leans on it, ODIN's quality head less."""
     told = {}

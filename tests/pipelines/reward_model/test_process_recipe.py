@@ -64,6 +64,7 @@ def made(tmp_path_factory):
     return recipe, place, cold
 
 
+@pytest.mark.slow
 def test_the_drafts_steps_are_records(made):
     _, place, _ = made
     rows = [row for row in samples.read(place["labels"]) if row["steps"]]

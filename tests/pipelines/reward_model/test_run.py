@@ -113,6 +113,7 @@ def test_it_learns_and_its_card_is_about_the_heldout_pairs(begun, trainer, tmp_p
     assert sum(won) / len(won) == pytest.approx(metrics["accuracy"])
 
 
+@pytest.mark.slow
 def test_lora_and_an_ensemble_of_heads(begun, trainer, tmp_path):
     changes = {"lora": {"rank": 4}, "heads": 3, "optimizer": {"learning_rate": 0.01}, "steps": 60}
     metrics = trainer(tmp_path, **changes).run()
@@ -196,6 +197,7 @@ def test_data_without_pairs_is_refused(begun, tmp_path):
         )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_base_in_four_bits(begun, trainer, tmp_path):
     pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed: pip install bitsandbytes")
     changes = {"lora": {"rank": 4, "load_in_4bit": True}, "optimizer": {"learning_rate": 0.01}, "steps": 60}

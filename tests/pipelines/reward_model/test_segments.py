@@ -114,6 +114,7 @@ def test_pairs_begin_in_different_states(played):
     assert all(message["role"] != "system" for pair in pairs for message in pair.sides[1].prompt)
 
 
+@pytest.mark.slow
 def test_the_score_of_a_part_is_the_sum_over_its_turns(played, tmp_path):
     """By the saved checkpoint, turn for turn; and the card's accuracy is that of these sums."""
     metrics = trainer(played, tmp_path, steps=6).run()
@@ -173,6 +174,7 @@ def test_what_turns_count_is_a_number_for_each(played, values):
     assert shared.chosen_importance == (0.25, 0.75) and shared.rejected_importance == (1.0,)
 
 
+@pytest.mark.slow
 def test_the_turns_of_episodes_are_labelled_steps(played, tmp_path):
     """AgentPRM's targets, from the same episodes to a trained model: what reached the goal from its state has a label above 0."""
     read = read_recipe(toys.lake(tmp_path))
@@ -211,6 +213,7 @@ def test_the_turns_of_episodes_are_labelled_steps(played, tmp_path):
     assert metrics["brier"] < 0.25 and 0 <= metrics["best_of_n/last"] <= 1
 
 
+@pytest.mark.slow
 def test_it_learns_what_an_earlier_turn_says(tmp_path):
     """From a file: both parts end alike, and what tells them apart was said before."""
     draw = random.Random(0)
@@ -231,6 +234,7 @@ def test_it_learns_what_an_earlier_turn_says(tmp_path):
     assert metrics["accuracy"] > 0.9 and len(run.pairs) + len(run.heldout) > 200
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loss",
     ["bradley_terry", *(pytest.param(x, marks=pytest.mark.slow) for x in ("grm", "iterative_smoothing", "odin"))],

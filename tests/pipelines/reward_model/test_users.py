@@ -130,6 +130,7 @@ def test_the_reward_of_rlvr_takes_a_user(divided, trained):
     assert better == {"ann": True, "bob": False}
 
 
+@pytest.mark.slow
 def test_it_resumes_to_the_same_bytes(divided, tmp_path):
     changes = VPL | {"steps": 9, "pairs_per_step": 16, "commit": {"every": 2}}
     trainer(divided, tmp_path / "through", **changes).run()

@@ -67,6 +67,7 @@ def test_siren_s_anchor_is_the_first_step_s_whole_batch():
     assert (entropy.grad != 0).any() and not entropy.grad[~draws[2][0].mask].any()
 
 
+@pytest.mark.slow
 @given(SEEDS)
 def test_epo_remembers_the_mean_of_each_turn(seed):
     part = bind("rlvr.auxiliary_loss", "epo").fn

@@ -136,6 +136,7 @@ def graded(folder, start, shaping):
         run(folder, start, "presets=[clip_delta]", reward, f"rlvr.shaping={shaping}").run()
 
 
+@pytest.mark.slow
 def test_a_threshold_that_no_score_is_below_is_reported_once(tmp_path, start):
     """As it happened: the part has nothing to charge, and the run is plain PPO to the byte."""
     graded(tmp_path / "idle", start, "[{kind: clip_delta, threshold: 0.0, delta: false}]")
@@ -152,6 +153,7 @@ def test_a_threshold_that_no_score_is_below_is_reported_once(tmp_path, start):
     assert tag(alarm)[0] == "whetstone.alarm.000003.no_effect_rlvr.shaping.0"
 
 
+@pytest.mark.slow
 def test_a_part_that_pays_is_not_reported(tmp_path, start):
     graded(tmp_path / "pays", start, "[{kind: clip_delta, threshold: 1.0, delta: false}]")
     assert all(0 < share <= 1 for share in shares(tmp_path / "pays", "clip_delta"))
@@ -159,6 +161,7 @@ def test_a_part_that_pays_is_not_reported(tmp_path, start):
     assert metric("rlvr", "method/clip_delta/changed_share") is not None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [2, 4])
 def test_a_restart_continues_the_count_and_repeats_no_event(tmp_path, start, step):
     """Stopped before the event and after it."""

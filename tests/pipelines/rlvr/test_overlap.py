@@ -141,6 +141,7 @@ def test_rows_of_weights_that_are_behind_and_carried_ones_are_no_replays(tmp_pat
     assert max(values.get("mismatch/max", 0) for _, values in toys.history(tmp_path / "work")) < 1e-3
 
 
+@pytest.mark.slow
 def test_sampling_goes_on_while_the_trainer_trains(tmp_path, start, stand_in):
     run = trainer(tmp_path, start, stand_in, 1)
     running = []
@@ -152,6 +153,7 @@ def test_sampling_goes_on_while_the_trainer_trains(tmp_path, start, stand_in):
     assert stand_in.calls.count("/collective_rpc") == 4, "one push for each version that samples"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bug", ["version", "log-probs", "weights"])
 def test_a_planted_bug_stops_the_run(tmp_path, start, stand_in, bug, monkeypatch):
     """The wrong version recorded; the present weights' log-probs taken; weights pushed that are not the snapshot."""

@@ -111,6 +111,7 @@ def losses_of_a_run(made, folder):
     return [line["values"]["loss/policy"] for line in lines if line["kind"] == "metrics"]
 
 
+@pytest.mark.slow
 def test_teacher_is_another_model_and_distillation_draws_near_to_it(tmp_path, start, taught):
     teacher, folder = taught
     provider = f"rlvr.providers=[{{kind: teacher, path: {folder}}}]"
@@ -216,6 +217,7 @@ def test_implicit_prm_learns_from_outcomes(tmp_path, start):
     assert totals[columns["raw_reward"] == 1].mean() > 1 + totals[columns["raw_reward"] == 0].mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ["true", "false"])
 def test_implicit_prm_resumes_to_the_same_bytes(tmp_path, start, first):
     runs = []

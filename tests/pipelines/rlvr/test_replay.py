@@ -37,6 +37,7 @@ def teaches(columns):
     return columns["in_loss"] & ((columns["advantage"] * columns["mask"]) != 0).any(1)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.integers(5, 12), st.integers(5, 12))
 def test_zero_advantage_rows_give_way_to_stored_ones(seed, first, second):
     buffer = bind("rlvr.replay", "ssb").fn
@@ -98,6 +99,7 @@ def test_rows_are_drawn_in_proportion_to_their_advantage():
     torch.testing.assert_close(drawn / 1500, torch.tensor([0.625, 0.208333, 0.083333, 0.083333]), atol=0.04, rtol=0)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.integers(5, 12), st.integers(5, 12))
 def test_the_retrospective_update_holds_the_step_before_and_comes_first(seed, first, second):
     replay = bind("rlvr.replay", {"kind": "pipo", "window": 1}).fn
@@ -128,6 +130,7 @@ def test_a_setback_is_taken_back_or_left_alone():
             assert (updates[0].columns["advantage"] * one["advantage"][in_loss]).sum() < 0
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.integers(4, 12), st.integers(4, 12))
 def test_stored_rows_without_a_column_have_zeros_and_their_whole_share(seed, first, second):
     one, two = step_of(seed, 0, first), step_of(seed + 1, 1, second)

@@ -46,6 +46,7 @@ def numbered(step: int, seed: int):
 SPECS = {"dph_rl": {"solved": 1, "rows": 3}, "pipo": {"window": 1}, "digirl": {"share": 0.5}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", names("rlvr.replay"))
 @given(seed=st.integers(0, 500))
 @pytest.mark.few(3)
@@ -167,6 +168,7 @@ def test_carried_rows_train_as_the_step_s_own_beside_a_replay(tmp_path, start, p
     pytest.fail(f"carried rows beside replayed ones in {both} of 16 steps")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", BESIDE)
 @pytest.mark.few(1)
 def test_carried_rows_beside_a_replay_survive_a_restart_to_the_byte(tmp_path, start, preset):

@@ -31,6 +31,7 @@ TREES = (
 )
 
 
+@pytest.mark.slow
 def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
     made = toys.trainer(tmp_path, lake, toys.lake(tmp_path), *TURNS)
     rows, _ = made.collect(0)
@@ -103,6 +104,7 @@ def test_turns_train(tmp_path, lake, more):
     assert len(values) == 3 and checked and max(checked) < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("critics", ["archer", "digirl"])
 def test_critics_of_turns_and_their_episodes_survive_a_stop(tmp_path, lake, critics):
     """The store is in the commit, and so are targets and replayed rows; the second step draws from both steps' episodes."""
@@ -121,6 +123,7 @@ def test_critics_of_turns_and_their_episodes_survive_a_stop(tmp_path, lake, crit
     assert results[0][1][-1][1][f"{critics}/episodes"] == 48
 
 
+@pytest.mark.slow
 def test_a_progress_model_resumes_to_the_same_bytes_and_turns_say_whether_they_were_actions(tmp_path, lake):
     more = [
         *TURNS,

@@ -182,6 +182,7 @@ def test_models_that_score_are_there_before_anything_is_sampled(tmp_path, start)
     assert made.learner.frozen._policies == loaded
 
 
+@pytest.mark.slow
 def test_rows_sampled_ahead_are_scored_by_the_weights_that_drew_them(tmp_path, start, monkeypatch):
     """The collector's scorer says what the sampler reported, whatever the trainer has learned since; the learner's does not."""
     monkeypatch.setattr(server_endpoint, "PATIENCE", (0.01, 0.01))

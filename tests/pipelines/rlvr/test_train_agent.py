@@ -52,6 +52,7 @@ def begun(tmp_path_factory):
     return toys.start(folder, recipe(folder), [])
 
 
+@pytest.mark.slow
 def test_recorded_log_probabilities_are_the_model_s(tmp_path, begun):
     made = toys.trainer(tmp_path, begun, begun / "toy.yaml")
     rows, _ = made.collect(0)
@@ -73,6 +74,7 @@ def test_recorded_log_probabilities_are_the_model_s(tmp_path, begun):
     )
 
 
+@pytest.mark.slow
 def test_a_stopped_run_repeats_its_episodes(tmp_path, begun):
     results = []
     for name in ("whole", "stopped"):

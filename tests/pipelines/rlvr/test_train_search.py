@@ -34,6 +34,7 @@ def lines_of(folder, begun, path, *overrides):
     return lines
 
 
+@pytest.mark.slow
 def test_convsearch_r1_trains(tmp_path):
     """A little model does not learn the tags: what it says after its reasoning is searched as it stands."""
     path = recipe(tmp_path, "conv_search", {"demonstrations": True}, {})

@@ -174,6 +174,7 @@ def start(tmp_path_factory):
     return toys.start(folder, games(folder), ["sft.steps=40", "sft.tokens_per_step=1000"])
 
 
+@pytest.mark.slow
 def test_both_seats_train_in_groups_of_their_own(tmp_path, start):
     made = toys.trainer(tmp_path, start, games(tmp_path), *MARS)
     rows, _ = made.collect(0)

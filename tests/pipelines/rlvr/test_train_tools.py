@@ -14,6 +14,7 @@ def begun(tmp_path_factory):
     return toys.start(folder, toys.tools(folder), [])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["steptool", "matchtir", "gtpo_turn", "aspo", "userrl", "turn_control"])
 @pytest.mark.few(3)
 def test_a_preset_trains(tmp_path, begun, preset):

@@ -170,6 +170,7 @@ def test_groups_wait_for_their_last_row_and_tokens_keep_their_version_s_log_prob
     assert metrics[-1]["window/age_max"] >= 1 and max(v["window/unfinished_rows"] for v in metrics) > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("more", [[], ["presets=[t_ppo]", "rlvr.window=0.25"], ["presets=[dapo_carry]"]])
 def test_unfinished_rows_survive_a_restart_to_the_byte(tmp_path, start, more):
     trainer(tmp_path / "whole", start, *more).run()
@@ -209,6 +210,7 @@ def test_t_ppo_trains_each_window_once_and_its_critic_on_rows_that_have_ended(tm
     assert sum(drawn) == len(ended), "only rows that have ended are counted"
 
 
+@pytest.mark.slow
 def test_windows_that_are_carried_over_train_in_the_step_that_has_them(tmp_path, start):
     """They had no share in the loss: older weights than the step's drew them. Nothing trains twice, and only new tokens are compared."""
     carry = "rlvr.sampling_schedule={kind: dynamic_carry, max_draws: 2, max_age: 3}"
@@ -228,6 +230,7 @@ def test_windows_that_are_carried_over_train_in_the_step_that_has_them(tmp_path,
     assert all(v.get("mismatch/max", 0) < 1e-3 for _, v in toys.history(tmp_path / "work"))
 
 
+@pytest.mark.slow
 def test_answers_before_the_first_step_are_drawn_to_their_ends(tmp_path, start, monkeypatch):
     """`shaping: par` compares with whole answers; it got the scores of first windows."""
     made, stops = trainer(tmp_path, start, "rlvr.shaping=[par]"), []
@@ -244,6 +247,7 @@ def test_answers_before_the_first_step_are_drawn_to_their_ends(tmp_path, start, 
     assert made.collector.open.unfinished(), "the step's own rows are cut"
 
 
+@pytest.mark.slow
 def test_with_a_server_that_is_a_step_ahead(tmp_path, start, monkeypatch):
     monkeypatch.setattr(server_endpoint, "PATIENCE", (0.01, 0.01))
     server = StandIn(tmp_path / "served")

@@ -48,6 +48,7 @@ def test_programs_start_alike_and_know_nothing_of_each_other(worker):
     assert answers[0] == answers[1] and answers[0]["value"]["t"][1] is False
 
 
+@pytest.mark.slow
 def test_processor_time_and_wall_time_end_a_program(worker):
     for source, longest in (("while True: pass", 20), ("import time\ntime.sleep(99)", 6)):
         began = time.monotonic()
@@ -89,6 +90,7 @@ def test_what_breaks_twice_is_failed_and_what_is_late_is_late():
         sandboxes.close()
 
 
+@pytest.mark.slow
 def test_slow_jobs_wait_until_all_others_had_their_turn(monkeypatch):
     monkeypatch.setattr(pool, "SHORT_S", 0.5)
     done = []

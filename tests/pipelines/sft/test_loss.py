@@ -66,6 +66,7 @@ def weights(made):
     return torch.cat([p.detach().flatten() for p in made.model.parameters()])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("overrides", [("sft.loss=dft",), PSFT], ids=["dft", "psft"])
 def test_the_stage_learns_and_a_killed_run_ends_with_the_same_weights(tmp_path, data, overrides):
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()

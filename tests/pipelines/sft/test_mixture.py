@@ -156,6 +156,7 @@ def test_a_text_column_takes_no_fields_of_questions(tmp_path, field):
         read_recipe(with_texts(tmp_path, "x.jsonl", **field))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [4, 7])
 def test_an_interrupted_mix_ends_with_the_same_bytes(tmp_path, data, at):
     folder, file, _ = data

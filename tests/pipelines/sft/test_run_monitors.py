@@ -33,6 +33,7 @@ def lines(work, kind):
     return [line for line in toys.spool(work) if line["kind"] == kind]
 
 
+@pytest.mark.slow
 def test_a_rollback_lowers_the_learning_rate_and_a_restart_knows_it(tmp_path, start):
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
     made = trainer(tmp_path / "a", start, "rollback")
@@ -60,6 +61,7 @@ def test_a_rollback_lowers_the_learning_rate_and_a_restart_knows_it(tmp_path, st
     assert [line["step"] for line in lines(tmp_path / "b/work", "metrics")] == [step for step, _ in steps]
 
 
+@pytest.mark.slow
 def test_stop_and_finish_end_the_run(tmp_path, start):
     (tmp_path / "a").mkdir(), (tmp_path / "b").mkdir()
     with pytest.raises(Interrupted, match=r"stopped at step 6 by sft\.monitors"):

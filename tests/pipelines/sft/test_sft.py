@@ -92,6 +92,7 @@ def history(work):
     return [(b["step"], b["values"]["loss/train"]) for b in lines if b["kind"] == "metrics"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at", [1, 4, 7, 11])
 @pytest.mark.few(2)
 def test_interrupted_run_ends_with_the_same_bytes(tmp_path, data, at):
@@ -104,6 +105,7 @@ def test_interrupted_run_ends_with_the_same_bytes(tmp_path, data, at):
     assert [s for s, _ in history(tmp_path / "b/work")] == list(range(1, 13))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", ["float32", "bfloat16"])
 def test_it_learns_in_bfloat16(tmp_path, data, weights):
     made = toys.sft_trainer(tmp_path, data, "sft.steps=40", "model.dtype=bfloat16", f"model.weights_dtype={weights}")
@@ -140,6 +142,7 @@ def test_lora_is_merged_and_unpacked_rows_work(tmp_path, data):
     assert changed and all("proj" in n for n in changed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lora", ["true", "4", "{rank: 4, use_dora: true}", "{rank: 4, use_rslora: true}"])
 def test_adapters_are_kept_beside_the_model_that_they_are_merged_into(tmp_path, data, lora):
     made = toys.sft_trainer(tmp_path, data, f"sft.lora={lora}", "sft.steps=12", "sft.optimizer.learning_rate=0.01")
@@ -332,6 +335,7 @@ def test_weights_that_do_not_fit_the_data_are_refused(tmp_path, data, override, 
         toys.sft_trainer(tmp_path, data, override)
 
 
+@pytest.mark.slow
 def test_adapters_beside_a_base_in_four_bits(tmp_path, data):
     """It learns, a restart ends with the same bytes, and what is published is the dequantised base with the adapters."""
     pytest.importorskip("bitsandbytes", reason="bitsandbytes is not installed: pip install bitsandbytes")

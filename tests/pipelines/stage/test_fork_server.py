@@ -73,6 +73,7 @@ def test_it_ends_as_a_process_does(server, arguments, code):
     assert ("ValueError: as said" in errors) == (arguments == ("raise",))
 
 
+@pytest.mark.slow
 def test_forks_compute_what_a_process_from_scratch_does_with_several_threads():
     env = environment() | dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "2")
     server = ForkServer(env)

@@ -49,6 +49,7 @@ def test_all_ranks_start_again_until_the_passes_fit(tmp_path):
     assert not list((tmp_path / "work").glob("ranks-*")), "the places where they met are gone"
 
 
+@pytest.mark.slow
 def test_ranks_that_never_fit_end(tmp_path, monkeypatch):
     began = time.monotonic()
     assert launched(tmp_path, 1000) == launch.AGAIN

@@ -276,6 +276,7 @@ def test_never_raises(text):
     assert verify_here("number", text, "7", {}).status in ("correct", "incorrect", "unparsable")
 
 
+@pytest.mark.slow
 def test_agrees_with_gsm8k():
     if not GSM8K.is_dir():
         pytest.skip(f"GSM8K is not at {GSM8K}; it is not part of the repository")

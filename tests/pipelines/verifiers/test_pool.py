@@ -140,6 +140,7 @@ def test_a_worker_retires_after_its_rows():
         pool.close()
 
 
+@pytest.mark.slow
 def test_memory_is_bounded():
     pool = Pool(workers=1, limits=Limits(memory_bytes=400 << 20, cpu_s=20, quick_s=20))
     try:
@@ -172,6 +173,7 @@ pool.run([Request("verify", "regex", {BOMB!r}, "(a+)+", {{}})])
     wait_until(lambda: not alive(pids))
 
 
+@pytest.mark.slow
 def test_a_lost_server_is_replaced(pool):
     pool.run([row("\\boxed{7}")])
     os.kill(pool._server.pid, signal.SIGKILL)

@@ -100,6 +100,7 @@ CALLS = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=1000)
 @given(CALLS, CALLS)
 def test_the_released_matching(gold, predicted):

@@ -80,6 +80,7 @@ def test_what_cannot_be_written(tmp_path):
         inspect_logs.write(tmp_path / "evaluate-1", tmp_path / "file", created=0, about={})
 
 
+@pytest.mark.slow
 def test_the_command_writes_those_of_a_run(home, tmp_path, capsys):
     chain.run(toys.recipe(tmp_path))
     run = json.loads((home / "index.jsonl").read_text().splitlines()[0])["run_id"]

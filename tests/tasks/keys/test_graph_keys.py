@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+import pytest
 import toys
 import yaml
 
@@ -81,6 +82,7 @@ def publish(recipe: Recipe) -> None:
         planning.remember(recipe, stage, parts)
 
 
+@pytest.mark.slow
 def test_of_twelve_stages_with_one_leaf_changed_one_runs_and_the_plan_is_quick(tmp_path, home):
     path = twelve(tmp_path)
     recipe = read_recipe(path)
@@ -121,6 +123,7 @@ def test_a_benchmark_more_reruns_curate_and_says_that_the_rest_hangs_on_its_rows
     assert [p.if_same for p in plan(more, fresh=True)] == [()] * 4
 
 
+@pytest.mark.slow
 def test_what_two_curations_feed_hangs_on_the_rows_of_both(tmp_path, home):
     path = twelve(tmp_path)
     body = yaml.safe_load(path.read_text())
@@ -134,6 +137,7 @@ def test_what_two_curations_feed_hangs_on_the_rows_of_both(tmp_path, home):
     assert planned["end"].why.endswith("stay the same") and planned["mid"].if_same == ()
 
 
+@pytest.mark.slow
 def test_renaming_a_stage_reruns_nothing(tmp_path, home):
     path = twelve(tmp_path)
     publish(read_recipe(path))

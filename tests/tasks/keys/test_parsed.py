@@ -36,6 +36,7 @@ def in_a_process(home):
     return int(told.split()[1]), digests
 
 
+@pytest.mark.slow
 def test_a_second_process_parses_nothing_and_says_the_same(home):
     home.mkdir(exist_ok=True)
     first, digests = in_a_process(home)
@@ -43,6 +44,7 @@ def test_a_second_process_parses_nothing_and_says_the_same(home):
     assert in_a_process(home) == (0, digests)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "damage", ["one digit", *(pytest.param(d, marks=pytest.mark.slow) for d in ("", "no database", "another digest"))]
 )
@@ -69,6 +71,7 @@ def test_another_reader_is_another_file(monkeypatch, home):
         parsed._version.cache_clear()
 
 
+@pytest.mark.slow
 def test_no_project_folder_is_made(tmp_path):
     in_a_process(tmp_path / "none")
     assert not (tmp_path / "none").exists()

@@ -102,6 +102,7 @@ def test_a_missing_evaluation_is_not_looked_for_where_it_cannot_be(runs):
         subjects.find([f"rlvr-{runs[0]['rlvr'].key}"])
 
 
+@pytest.mark.slow
 def test_nothing_of_it_imports_mlflow():
     import subprocess
 

@@ -252,6 +252,7 @@ def test_models_that_saw_a_row(trained):
     assert how["rlvr"].startswith("made from sft-")
 
 
+@pytest.mark.slow
 def test_a_row_that_was_dropped_and_one_that_is_not_there(trained, home_copy):
     line = {
         "step": "contaminated",

@@ -129,6 +129,7 @@ def test_an_examination_that_nobody_waits_for_leaves_no_process(tmp_path, home):
     assert process.poll() is not None
 
 
+@pytest.mark.slow
 def test_who_answers_ends_with_who_asked(tmp_path, home):
     code = f"""
 import time

@@ -104,6 +104,7 @@ def test_a_source_that_cannot_be_read_is_another_question_s_matter(folder):
     assert probe_functions.answer(question) == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("returned", "told"),
     [

@@ -42,6 +42,7 @@ def python(code, tmp_path, *arguments):
     return subprocess.run(command, env=environment, cwd=toys.ROOT, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_whole_downloads_alone_are_taken(snapshot, tmp_path):
     done = python(ASKS, tmp_path)
     assert done.stdout.split() == [str(snapshot), "None", "None"], done.stderr[-2000:]

@@ -51,6 +51,7 @@ def crown(name: str, run_id: str) -> None:
     promote.move(chosen, promote.look(chosen, RULE))
 
 
+@pytest.mark.slow
 def test_nights_against_a_champion():
     """Nothing to be worse than; the champion itself; equal, worse and better nights, each counted once."""
     from tasks.tracking.client import client

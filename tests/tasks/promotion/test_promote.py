@@ -49,6 +49,7 @@ def champion(name: str) -> str | None:
     return current[0] if current else None
 
 
+@pytest.mark.slow
 def test_the_way_of_a_champion(registry):
     """First against the base, then better, then equal and refused, then back."""
     first = candidate("way", 0.4, 1)
@@ -172,6 +173,7 @@ def test_the_model_of_a_second_stage_of_its_kind_can_be_promoted(registry):
     assert look_and_move(promotion.candidate(run_id, "rounds"))["promote"]
 
 
+@pytest.mark.slow
 def test_a_champion_that_changed_meanwhile_is_looked_at_again(registry):
     look_and_move(candidate("race", 0.3, 61))
     one, two = candidate("race", 0.6, 62), candidate("race", 0.7, 63)

@@ -138,6 +138,7 @@ def test_a_recipe_without_benchmarks_is_refused(tmp_path):
         sweep.read(str(toys.recipe(tmp_path, evaluate=None)))
 
 
+@pytest.mark.slow
 def test_a_variant_that_cannot_run_is_named_before_anything_runs(path, home, monkeypatch):
     """One process answers what the variants ask, and what two of them ask is asked once."""
     asked = []

@@ -76,6 +76,7 @@ def test_spool_lines_show_only_after_their_commit(tmp_path):
     assert [(line["step"], line["values"]["a"]) for _, line in visible_lines(tmp_path, 0)] == [(1, 1.0), (2, 3.0)]
 
 
+@pytest.mark.slow
 def test_tracker_resumes_where_it_was(home, tmp_path):
     from tasks import environment
 
@@ -94,6 +95,7 @@ def test_tracker_resumes_where_it_was(home, tmp_path):
     assert tracking.client().get_run(first.run_id).data.params == {"x": "1"}
 
 
+@pytest.mark.slow
 def test_unreachable_at_start_names_the_address(home, tmp_path):
     port = servers.free_port()
     began = time.monotonic()
@@ -177,6 +179,7 @@ def test_server_gone_at_the_end_leaves_an_upload_that_sync_sends(server, home, t
     assert not list((home / "runs" / ".outbox").glob("*"))
 
 
+@pytest.mark.slow
 def test_a_folder_may_vanish_while_its_bytes_are_counted(tmp_path):
     """A download that ends is moved away while its progress is looked at."""
     from tasks.tracking import api as tracking

@@ -61,6 +61,7 @@ def test_an_object_store_gives_back_the_same_files(home, monkeypatch):
         assert not list((home / "runs" / ".fetched").iterdir())
 
 
+@pytest.mark.slow
 def test_a_download_that_was_broken_off_goes_on(home, monkeypatch):
     path = sent(home, None)
     before = contents(path)

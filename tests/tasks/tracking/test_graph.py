@@ -35,6 +35,7 @@ def uploaded(pipeline, stage):
     return outbox.uploaded(pipeline.results[stage].artifact.path)
 
 
+@pytest.mark.slow
 def test_the_parent_run_says_what_it_was_and_what_it_did(told):
     client, first, second = told
     run = client.get_run(second.parent)
@@ -213,6 +214,7 @@ def test_a_store_that_is_away_gets_the_same_graph_later(home, tmp_path):
     assert client.get_logged_model(uploaded(pipeline, "rlvr").models["rlvr"]).metrics
 
 
+@pytest.mark.slow
 def test_a_failed_stage_is_told_at_the_top_with_its_log(home, tmp_path):
     """A real stage that ends with an error: the pipeline's run has it, the last lines and the way to the log."""
     from pipelines.recipe.read import read_recipe

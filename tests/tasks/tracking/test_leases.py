@@ -61,6 +61,7 @@ os.kill(os.getpid(), 9)
     return done.stdout.split()
 
 
+@pytest.mark.slow
 def test_two_at_once_have_a_parent_each(recipe):
     one, two = Pipeline.open(recipe), Pipeline.open(recipe)
     assert one.parent != two.parent

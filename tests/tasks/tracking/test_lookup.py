@@ -26,6 +26,7 @@ def test_the_folder_knows_its_own_runs(runs):
         lookup.find_run("c", ask_mlflow=False)
 
 
+@pytest.mark.slow
 def test_what_the_folder_does_not_know_is_asked_of_mlflow(home):
     environment.prepare()
     from tasks.tracking import api as tracking

@@ -127,6 +127,7 @@ def test_a_call_left_behind_writes_nothing_any_more(home, tmp_path):
     assert not tracker.forward() and (tmp_path / "v" / "sent.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_a_deleted_run_is_replaced_and_a_deleted_experiment_refused(home, tmp_path):
     environment.prepare()
     from tasks.tracking import api as tracking
@@ -144,6 +145,7 @@ def test_a_deleted_run_is_replaced_and_a_deleted_experiment_refused(home, tmp_pa
         tracking.experiment("e")
 
 
+@pytest.mark.slow
 def test_broken_lines_are_counted_and_the_rest_arrives(home, tmp_path, caplog):
     environment.prepare()
     from tasks.tracking import api as tracking
@@ -159,6 +161,7 @@ def test_broken_lines_are_counted_and_the_rest_arrives(home, tmp_path, caplog):
     assert tracking.client().get_run(tracker.run_id).data.tags["whetstone.broken_lines"] == "1"
 
 
+@pytest.mark.slow
 def test_an_entry_is_sent_once_and_then_gone(home):
     environment.prepare()
     from tasks.tracking import api as tracking
@@ -197,6 +200,7 @@ def test_a_fetched_artifact_must_be_the_one_that_was_wanted(home):
     assert "does not give its key" in artifacts.foreign(path, "sft", key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("uploads", [True, False])
 def test_adapters_go_to_mlflow_with_their_model_and_come_back(home, uploads):
     environment.prepare()

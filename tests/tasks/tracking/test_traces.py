@@ -38,6 +38,7 @@ def everything(client, run_id):
     return sorted(client.search_traces(locations=[experiment], max_results=500), key=lambda t: t.info.request_time)
 
 
+@pytest.mark.slow
 def test_a_trace_has_question_answers_marks_and_its_run(run):
     from tasks.tracking import api as tracking
 
@@ -57,6 +58,7 @@ def test_a_trace_has_question_answers_marks_and_its_run(run):
     assert json.loads(trace.info.trace_metadata["mlflow.traceInputs"]) == span.inputs
 
 
+@pytest.mark.slow
 def test_a_kill_between_two_batches_doubles_nothing(run):
     from tasks.tracking import api as tracking
 
@@ -77,6 +79,7 @@ def test_a_kill_between_two_batches_doubles_nothing(run):
     assert {len(t.info.assessments) for t in traces} == {3} and {len(t.data.spans) for t in traces} == {1}
 
 
+@pytest.mark.slow
 def test_a_question_with_images_is_shown_as_parts(run, monkeypatch):
     """As OpenAI's API writes them, which MLflow's page shows; what is searched and listed has words."""
     from tasks.tracking import api as tracking

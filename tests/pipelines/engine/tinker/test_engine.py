@@ -110,6 +110,7 @@ def test_the_reference_is_the_base_model(tmp_path, base, mean):
         own.close()
 
 
+@pytest.mark.slow
 def test_sft_on_the_server_is_sft_here(tmp_path, start, base):
     """The same adapters, data and schedule: the merged weights are equal up to rounding, and the next stage starts there."""
     with servers.serving(TinkerServer(base, tmp_path / "kept", mean=True)) as server:
@@ -138,6 +139,7 @@ def test_sft_on_the_server_is_sft_here(tmp_path, start, base):
         trained_elsewhere(tmp_path, start, base, server)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss", ["dpo", "simpo", "kto"])
 @pytest.mark.few(1)
 def test_a_preference_loss_on_the_server_is_that_loss_here(tmp_path, loss):

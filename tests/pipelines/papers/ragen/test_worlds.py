@@ -46,6 +46,7 @@ def start(tmp_path_factory):
     return toys.start(folder, worlds(folder), ["sft.steps=120"])
 
 
+@pytest.mark.slow
 def test_turns_have_the_boards_keys_and_rewards(tmp_path, start):
     made = toys.trainer(tmp_path, start, worlds(tmp_path), *PLAYED, "rlvr.prompts=16")
     rows, _ = made.collect(0)
@@ -66,6 +67,7 @@ def test_turns_have_the_boards_keys_and_rewards(tmp_path, start):
     assert names == {"sokoban", "bandit"}
 
 
+@pytest.mark.slow
 def test_a_run_broken_off_and_started_again_ends_in_the_same_bytes(tmp_path, start):
     (tmp_path / "whole").mkdir()
     (tmp_path / "halves").mkdir()

@@ -114,6 +114,7 @@ def _walk(drafts):
         toys.write_samples(path, rows)
 
 
+@pytest.mark.slow
 def test_verdicts_about_pictures_become_pairs_of_states(begun):
     folder, metrics = begun
     pairs = read_pairs(folder / "data", "train")

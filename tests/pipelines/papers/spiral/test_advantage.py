@@ -41,6 +41,7 @@ def test_it_is_the_released_loop_over_steps(steps, decay):
             method.on_batch(batch)
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ROWS, max_size=4), st.sampled_from([0.95, 0.5]))
 def test_games_of_a_step_count_alike(steps, decay):
