@@ -111,13 +111,16 @@ def detectable(difference: ArrayLike, alpha: float = 0.05, power: float = 0.8) -
     return np.minimum(mean * count / (count - PSEUDO), 2.0)
 
 
-def wilson(correct: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
+def wilson(correct: float, n: float, confidence: float = 0.95, *, z: float | None = None) -> tuple[float, float]:
     """Wilson score interval of a proportion.
+
+    Args:
+        z: a quantile in place of the normal one of `confidence`, such as Student's.
 
     >>> [round(x, 3) for x in wilson(0, 10)], [round(x, 3) for x in wilson(5, 10)]
     ([0.0, 0.278], [0.237, 0.763])
     """
-    z = quantile(confidence)
+    z = quantile(confidence) if z is None else z
     p, z2 = correct / n, z * z
     centre = (p + z2 / (2 * n)) / (1 + z2 / n)
     half = z * ((p * (1 - p) / n + z2 / (4 * n * n)) ** 0.5) / (1 + z2 / n)

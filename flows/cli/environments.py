@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli.arguments import integer
+from flows.cli.output import aligned
 
 MAX_TURNS = 10
 """Of an episode where a recipe says nothing (`rollout: multi_turn`, `evaluate.tasks.N.environment`)."""
@@ -44,13 +45,8 @@ def command(arguments: argparse.Namespace) -> int:
     if arguments.name is None:
         _list(arguments.json)
         return 0
-    from pipelines.base import plugins
-
-    name = arguments.name
-    if plugins.is_reference(name):
-        plugins.activate([f"environments={name}"])
-    about = {**entry(name), **_settings(name)}
-    config = _config(about, arguments.settings)
+    about, config = configured(arguments.name, arguments.settings)
+    name = about["name"]
     if not arguments.json:
         print(page(about))
     sample = None if config is None else _sample(name, config, arguments)
@@ -61,6 +57,21 @@ def command(arguments: argparse.Namespace) -> int:
     else:
         print("\n".join(transcript(sample)))
     return 0
+
+
+def configured(name: str, changes: list[str]) -> tuple[dict[str, Any], dict[str, Any] | None]:
+    """An environment as `entry` has it, with its settings; and the settings that the command line gives, as `_config` reads them.
+
+    Args:
+        name: of one of ours, or FILE.py or MODULE:NAME of one's own.
+        changes: SETTING=VALUE.
+    """
+    from pipelines.base import plugins
+
+    if plugins.is_reference(name):
+        plugins.activate([f"environments={name}"])
+    about = {**entry(name), **_settings(name)}
+    return about, _config(about, changes)
 
 
 def entry(name: str) -> dict[str, Any]:
@@ -98,9 +109,7 @@ def _list(as_json: bool) -> None:
         needs = "" if each["extra"] is None else each["extra"] + ("" if each["installed"] else " (missing)")
         tools = "yes" if each["tools"] else ""
         rows.append((each["name"], str(each["max_turns"]), str(each["players"] or ""), tools, needs, each["about"]))
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+    print("\n".join(aligned(rows)))
     print(f"\n{len(entries)} environments. Turns are those that an episode gets where a recipe sets no max_turns.")
     print("`whetstone environments NAME` shows the settings of one and plays a sample episode.")
 

@@ -60,6 +60,9 @@ COMMANDS: dict[str, Command] = {
         "flows.cli.overoptimisation",
         "over-optimisation: gold against proxy over sqrt(KL), with the fitted law of RL, best of n and direct alignment",
     ),
+    "tournament": Command(
+        "flows.cli.tournament", "let models play a game with each other and with fixed players, and rate them"
+    ),
     "judge": Command("flows.cli.judge", "measure the judge of a recipe on completions whose verdicts are known"),
     "rubric": Command(
         "flows.cli.rubric",

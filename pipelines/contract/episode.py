@@ -470,7 +470,8 @@ def conversations(episode: Episode) -> list[Episode]:
 def _open(episode: Episode, context: RolloutContext) -> None:
     """Ask a seat whose first turn this is."""
     opening = cast("Game", episode.world).opening(episode.player or 0)
-    episode.opening = environments.read_from(episode.name, opening)
+    opening = environments.read_from(episode.name, opening)
+    episode.opening = chat.with_system_prompt(opening, episode.request.system_prompt)
     [prompt] = context.render([episode.opening], [episode.request.problem.tools])
     episode.request = replace(episode.request, prompt=prompt)
     episode.add(prompt, Role.PROMPT)

@@ -78,6 +78,8 @@ class RolloutRequest:
     """Trajectories wanted."""
     hint: list[int] = field(default_factory=list)
     """Token ids that the answer starts with, not chosen by the policy."""
+    system_prompt: str | None = None
+    """That the prompting part put before `prompt`; the policy's other seats in a game are told it too."""
 
 
 @dataclass(frozen=True)

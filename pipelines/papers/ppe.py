@@ -47,4 +47,7 @@ class ppe(Prompting):
         """What the rollout gets."""
         conversations = [chat.with_system_prompt(request.problem.prompt, self.system_prompt) for request in requests]
         prompts = context.render(conversations, [request.problem.tools for request in requests])
-        return [replace(request, prompt=prompt) for request, prompt in zip(requests, prompts, strict=True)]
+        return [
+            replace(request, prompt=prompt, system_prompt=self.system_prompt)
+            for request, prompt in zip(requests, prompts, strict=True)
+        ]

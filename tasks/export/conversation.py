@@ -47,7 +47,7 @@ def load(name: str, progress: Callable[[str], None] = lambda what: None) -> tupl
     Raises:
         UserError: as `trained.find` does, or the model cannot be loaded.
     """
-    folder, settings = _place(name, progress)
+    folder, settings = place(name, progress)
     progress(f"loading {folder}")
     import transformers
 
@@ -58,7 +58,7 @@ def load(name: str, progress: Callable[[str], None] = lambda what: None) -> tupl
     return ChatModel(str(folder), settings), system_prompt_of(folder)
 
 
-def _place(name: str, progress: Callable[[str], None]) -> tuple[Path, Model]:
+def place(name: str, progress: Callable[[str], None]) -> tuple[Path, Model]:
     folder = Path(name).expanduser()
     if (folder / "config.json").is_file() and Known().by_name(name) is None:
         return folder, Model(path=str(folder.resolve()))

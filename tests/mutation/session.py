@@ -119,6 +119,15 @@ def with_checks(work: Any, places: Sequence[str], quick: bool) -> int:
             return True
 
     plugin = Plugin()
-    arguments = ["-qq", "-m", "not slow" if quick else "not long", "-p", "no:cacheprovider", "-s", "--rootdir", str(ROOT)]
+    arguments = [
+        "-qq",
+        "-m",
+        "not slow" if quick else "not long",
+        "-p",
+        "no:cacheprovider",
+        "-s",
+        "--rootdir",
+        str(ROOT),
+    ]
     done = pytest.main([*arguments, "-c", str(ROOT / "pyproject.toml"), *places], plugins=[plugin])
     return plugin.code or int(done)

@@ -68,6 +68,17 @@ def test_a_game_is_a_row_for_each_seat():
     assert Trajectory.from_plain(first.to_plain()) == first
 
 
+def test_a_system_prompt_is_told_to_either_seat():
+    [row] = tic_tac_toe.problems(1, 0, opponent="policy", opening=0)
+    context = scripted.context(first_free)
+    plain = scripted.request("", 1, **row["info"])
+    plain = dataclasses.replace(plain, problem=dataclasses.replace(plain.problem, prompt=row["prompt"]))
+    [request] = bind("rlvr.prompting", {"kind": "ppe", "text": "Play well."}).fn.build_requests([plain], context)
+    rows = bind("rlvr.rollout", "multi_turn").fn.run([request], context)
+    assert [r.player for r in rows] == [0, 1]
+    assert all(scripted.parts(r)[0][1].count("Play well.") == 1 for r in rows)
+
+
 def test_seats_of_a_group_lie_together_and_a_repeated_step_is_the_same():
     def script(prefix, number):
         free = re.findall(r"[1-9]", prefix.rsplit("You are", 1)[-1])
