@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from evaluation import intervals, paired
+from evaluation.length_gain import Answers, differs, length_gain
 from evaluation.risk_return import FEWEST, cheap_score, top_k
 from evaluation.samples import TRUNCATED, Sample, truncated_share
 from pipelines.base import names
@@ -240,7 +241,7 @@ def _benchmark(task: str, arms: Sequence[Arm], confidence: float, family: int) -
     }
     if not shared:
         body["notes"].append("they were asked no problem in common")
-        return body | {"scores": [], "tests": [], "pass_at_k": {"k": [], "arms": []}, "lost": []}
+        return body | {"scores": [], "tests": [], "pass_at_k": {"k": [], "arms": []}, "length": [], "lost": []}
     counts = {len(_of(s)[task][p].scores) for s in subjects for p in shared}
     most = min(counts)
     ks = sorted({1, most, *(2**i for i in range(20) if 2**i < most)})
@@ -260,8 +261,26 @@ def _benchmark(task: str, arms: Sequence[Arm], confidence: float, family: int) -
             )
             about = {"old": 0, "new": number, "metric": f"pass@{ks[column]}", "k": ks[column]}
             body["tests"].append(about | result | {"over_seeds": seeds})
+    body["length"] = _at_equal_length(task, arms, shared, confidence)
     body["lost"] = [entry for number in range(len(arms)) for entry in _lost(task, arms, number, shared)]
     return body
+
+
+def _at_equal_length(task: str, arms: Sequence[Arm], shared: list[str], confidence: float) -> list[dict[str, Any]]:
+    """What remains of each arm's gain among answers of about equal length (characters), of arms whose answers are longer or shorter."""
+    answered = []
+    for arm in arms:
+        own = [[_of(s)[task][problem] for s in arm.subjects] for problem in shared]
+        if any(len(sample.answers) != len(sample.scores) for samples in own for sample in samples):
+            return []
+        lengths = [[len(answer) for sample in samples for answer in sample.answers] for samples in own]
+        answered.append([Answers(lengths[i], _joined(arm, task, problem)) for i, problem in enumerate(shared)])
+    results = [length_gain(answered[0], new, confidence) for new in answered[1:]]
+    return [
+        {"old": 0, "new": number, **result._asdict()}
+        for number, result in enumerate(results, start=1)
+        if result is not None and differs(result)
+    ]
 
 
 def _bands(table: np.ndarray, confidence: float) -> dict[str, list[float]]:

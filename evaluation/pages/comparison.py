@@ -82,6 +82,16 @@ def over_seeds(test: dict[str, Any]) -> str:
     )
 
 
+def at_equal_length(body: dict[str, Any], entry: dict[str, Any]) -> str:
+    """What of a gain remains among answers of equal length, in words."""
+    old, new = (body["arms"][entry[side]]["name"] for side in ("old", "new"))
+    return (
+        f"answers of {new} have {entry['new_length']:.0f} characters, those of {old} {entry['old_length']:.0f}: of {points(entry['gain'])} "
+        f"points {points(entry['within'])} [{points(entry['low'])}, {points(entry['high'])}] remain among answers of about equal length "
+        f"({points(entry['covered'], False)} % of them)"
+    )
+
+
 def loss(body: dict[str, Any], entry: dict[str, Any]) -> str:
     """A count of lost problems in words."""
     return (
@@ -106,6 +116,8 @@ def lines(body: dict[str, Any]) -> Iterator[str]:
         for test in benchmark["tests"]:
             yield f"  {sentence(body, task, test).removeprefix(task + ', ')}"
             yield f"    {noticeable(body, test)}; {over_seeds(test)}"
+        for entry in benchmark["length"]:
+            yield f"  {at_equal_length(body, entry)}"
         for entry in benchmark["lost"]:
             yield f"  {loss(body, entry)}"
         for note in benchmark["notes"]:
@@ -159,7 +171,8 @@ def html(
         tasks=[(task, benchmark, _pass_at_k(task, body), score_table(benchmark)) for task, benchmark in body["benchmarks"].items()],
         curves=curves, weights=[weights.page_part(pair) for pair in body.get("weights", [])], picking=_picking(body), **_tables(body),
         pictures=Pictures(thumbnails.read(map(Path, evaluations))),
-        sentence=sentence, noticeable=noticeable, over_seeds=over_seeds, loss=loss, points=points, links=links or {},
+        sentence=sentence, noticeable=noticeable, over_seeds=over_seeds, loss=loss, at_equal_length=at_equal_length, points=points,
+        links=links or {},
         seeds=max(len(arm["runs"]) for arm in body["arms"]),
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ import pytest
 
 from evaluation import comparison
 from evaluation.comparison import Subject
+from evaluation.pages import comparison as pages
 from evaluation.samples import Sample
 
 
@@ -211,3 +212,34 @@ def test_runs_of_a_sweep_are_picked_over_the_run_that_they_start_from():
     )
     assert comparison.compare(comparison.arms_of(runs))["picking"] == {}, "no start was evaluated"
     assert comparison.compare(comparison.arms_of([begun, *runs[:2]]))["picking"] == {}, "two are too few"
+
+
+def longer(rate: float, per_character: float, **changes) -> Subject:
+    """A subject whose answers are correct the more often the longer they are."""
+    draw = np.random.default_rng(int(1000 * rate))
+    rows = {}
+    for i in range(80):
+        lengths = draw.integers(10, 60, 8) + int(100 * rate)
+        scores = [float(v) for v in draw.random(8) < np.minimum(1, per_character * lengths)]
+        rows[str(i)] = Sample(str(i), scores, f"question {i}", "7", ["x" * n for n in lengths], "p")
+    return subject(rate, samples={"base": {"sums": rows}, "rlvr": {"sums": rows}}, **changes)
+
+
+def test_a_gain_by_length_alone_is_said():
+    """Both are correct by their length; the second's answers are longer."""
+    body = comparison.compare(comparison.arms_of([longer(0.1, 0.01), longer(0.3, 0.01)]))
+    [entry] = body["benchmarks"]["sums"]["length"]
+    assert entry["gain"] > 0.12 and entry["within"] < 0.5 * entry["gain"] and entry["low"] < 0 < entry["high"]
+    assert entry["new_length"] > 1.1 * entry["old_length"] and 0.5 < entry["covered"] <= 1
+    [line] = [line for line in pages.lines(body) if "equal length" in line]
+    assert f"of {100 * entry['gain']:+.1f} points" in line and line.strip() in pages.html(body)
+
+
+def test_of_answers_of_one_length_nothing_is_said():
+    body = comparison.compare(comparison.arms_of([subject(0.3), subject(0.6)]))
+    assert body["benchmarks"]["sums"]["length"] == []
+    unread = longer(0.3, 0.01)
+    rows = {p: dataclasses.replace(s, answers=s.answers[:1]) for p, s in unread.samples["rlvr"]["sums"].items()}
+    other = dataclasses.replace(unread, settings={"a": "b"}, samples={"base": {"sums": rows}, "rlvr": {"sums": rows}})
+    body = comparison.compare(comparison.arms_of([unread, other]))
+    assert body["benchmarks"]["sums"]["length"] == [], "not all of its answers are stored"
