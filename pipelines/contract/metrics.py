@@ -99,6 +99,8 @@ RLVR = {
                        when=lambda rlvr: rlvr.window is not None, hint="Set window."),
     "logged/*": Metric("Mean of a number that a reward function logged."),
     "loss/policy": Metric("Loss of the step."),
+    "optimizer/clipping_bias": Metric("Norm of the gradient that clipping discards, of the step's last update.",
+                                      when=lambda rlvr: rlvr.objective["kind"] == "st_ppo", hint="Use objective: st_ppo."),
     "layout/computed_share": Metric("Share of the rows' tokens that the forward pass computes."),
     "layout/padding_share": Metric("Padding in it."),
     "layout/tokens": Metric("Tokens in it."),

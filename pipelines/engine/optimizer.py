@@ -63,6 +63,19 @@ class Stepper:
         """Factor on the learning rate, for runs that have gone back; whoever sets it commits it."""
         self.weights = [p for group in optimizer.param_groups for p in group["params"]]
 
+    def take_norm(self) -> float:
+        """Norm of the gradient so far, which is dropped; 0 where there is none."""
+        gradients = [p.grad for p in self.weights if p.grad is not None]
+        norm = torch.nn.utils.get_total_norm(gradients) if gradients else torch.zeros(())
+        self.optimizer.zero_grad(set_to_none=True)
+        return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+
+    def divide(self, divisor: float) -> None:
+        """Divide the gradient so far."""
+        for weight in self.weights:
+            if weight.grad is not None:
+                weight.grad.div_(divisor)
+
     def step(self, number: int) -> dict[str, float]:
         """Apply the gradients of one optimizer step.
 

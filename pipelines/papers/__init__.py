@@ -167,6 +167,7 @@ PARTS: dict[str, dict[str, str]] = {
         "pipo": "pipelines.papers.pipo:pipo_objective",
         "prdp": "pipelines.papers.prdp:prdp",
         "recoil": "pipelines.papers.f_dvl:recoil",
+        "st_ppo": "pipelines.papers.turn_clip:st_ppo",
         "turn_clip": "pipelines.papers.turn_clip:turn_clip",
         "xpo": "pipelines.papers.xpo:xpo_objective",
     },

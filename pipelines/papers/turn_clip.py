@@ -1,11 +1,12 @@
-"""Clipped surrogate with one ratio per turn.
+"""Clipped surrogate with one ratio per turn, and with a gradient that shrinks as clipping discards more.
 
-Presets: turn_clip.
+Presets: turn_clip, st_ppo.
 """
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -13,7 +14,8 @@ from torch import Tensor
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerToken
-from pipelines.rlvr.ops import clipped
+from pipelines.contract.method import Method
+from pipelines.rlvr.ops import clipped, ratio
 
 
 def segment_mean(x: Tensor, segment: Tensor, mask: Tensor) -> Tensor:
@@ -35,7 +37,7 @@ def segment_mean(x: Tensor, segment: Tensor, mask: Tensor) -> Tensor:
 @method(
     paper="2511.20718",
     title="ST-PPO: Stabilized Off-Policy PPO for Multi-Turn Agents Training (turn-level ratio)",
-    checked="reconstructed (geometric mean as the turn's ratio; without the scaling by the clipped part)",
+    checked="reconstructed (geometric mean as the turn's ratio)",
     zero_gradient_at_zero_advantage=True,
     ratio_level="turn",
     reduces_to="turns of one token are clip; one turn per row is a sequence ratio",
@@ -60,5 +62,76 @@ def turn_clip(
     >>> [round(v, 6) for v in turn_clip(d, d * 0, A, d > -9, k)[0].tolist()]
     [-1.105171, -1.105171, -1.105171, 0.674929, 0.674929]
     """
-    turn_ratio = segment_mean(logp - logp_old, turn, mask).clamp(-20, 20).exp()
-    return clipped(turn_ratio, segment_mean(advantage, turn, mask), low, high) * mask
+    return clipped(*_of_turns(logp, logp_old, advantage, mask, turn), low, high) * mask
+
+
+def _of_turns(logp: Tensor, logp_old: Tensor, advantage: Tensor, mask: Tensor, turn: Tensor) -> tuple[Tensor, Tensor]:
+    """Ratio and advantage of the turn that a token is in, float [B, T] each."""
+    return segment_mean(logp - logp_old, turn, mask).clamp(-20, 20).exp(), segment_mean(advantage, turn, mask)
+
+
+@method(
+    paper="2511.20718",
+    title="ST-PPO: Stabilized Off-Policy PPO for Multi-Turn Agents Training (turn-level ratio, clipping-bias correction)",
+    checked="reconstructed (the decomposition is the paper's; that the divisor is at least 1 is an assumption)",
+    zero_gradient_at_zero_advantage=True,
+    ratio_level="turn",
+    reduces_to="where nothing is clipped it is turn_clip, with level: token clip",
+)
+class st_ppo(Method):
+    """`turn_clip` whose gradient is divided by the norm of what clipping takes out of it.
+
+        off-policy gradient = g - C;   g of the clipped loss, C of -w A over the clipped tokens;   g' = g / max(least, |C|)
+
+    Norms are over the weights of the policy, for each update, so an update costs a second pass forward and back
+    (`optimizer/clipping_bias` is |C|). Steps with many or large clipped terms, whose advantages come from states that the critic hardly
+    knows, get small. With `least` 1 an update without clipping stays as it is; near 0 it is the division by |C| itself, which Adam undoes
+    where |C| stays alike from update to update. `level: token` is the paper's S-PPO.
+    """
+
+    reads_network = True
+
+    def __init__(
+        self,
+        *,
+        level: Literal["turn", "token"] = "turn",
+        low: Annotated[float, Field(gt=0, le=1)] = 0.2,
+        high: Annotated[float, Field(gt=0)] = 0.2,
+        least: Annotated[float, Field(gt=0, le=1e6)] = 1.0,
+    ) -> None:
+        self.level, self.low, self.high, self.least = level, low, high, least
+
+    def __call__(
+        self, logp: PerToken, logp_old: PerToken, advantage: PerToken, mask: PerToken, turn: PerToken
+    ) -> PerToken:
+        """The clipped loss.
+
+        >>> d = torch.tensor([[0.3, -0.1, 0.1, 0.0, 0.6]]); A = torch.tensor([[1.0, 1, 1, -0.5, -0.5]])
+        >>> k, one = torch.tensor([[0, 0, 0, 1, 1]]), d > -9
+        >>> [round(v, 6) for v in st_ppo()(d, d * 0, A, one, k)[0].tolist()]
+        [-1.105171, -1.105171, -1.105171, 0.674929, 0.674929]
+        >>> [round(v, 6) for v in st_ppo(level="token")(d, d * 0, A, one, k)[0].tolist()]
+        [-1.2, -0.904837, -1.105171, 0.5, 0.911059]
+        """
+        return clipped(*self._units(logp, logp_old, advantage, mask, turn), self.low, self.high) * mask
+
+    def divisor_loss(self, columns: Mapping[str, Any]) -> Tensor:
+        """-w A of the tokens that are clipped, float [B, T], 0 of others; its gradient is C.
+
+        >>> d = torch.tensor([[0.3, -0.1, 0.1, 0.0, 0.6]]); A = torch.tensor([[1.0, 1, 1, -0.5, -0.5]])
+        >>> step = {"logp": d, "logp_old": d * 0, "advantage": A, "mask": d > -9, "turn": torch.tensor([[0, 0, 0, 1, 1]])}
+        >>> [round(v, 6) for v in st_ppo(level="token").divisor_loss(step)[0].tolist()]
+        [-1.349859, 0.0, 0.0, 0.0, 0.0]
+        """
+        read = (columns[name] for name in ("logp", "logp_old", "advantage", "mask", "turn"))
+        weight, advantage = self._units(*read)
+        whole = -weight * advantage
+        discarded = (clipped(weight, advantage, self.low, self.high) > whole).detach()
+        return whole * (discarded & columns["mask"])
+
+    def _units(
+        self, logp: Tensor, logp_old: Tensor, advantage: Tensor, mask: Tensor, turn: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        if self.level == "turn":
+            return _of_turns(logp, logp_old, advantage, mask, turn)
+        return ratio(logp, logp_old), advantage

@@ -345,15 +345,25 @@ def loss(update: Update, columns: dict[str, Any], values: Tensor) -> Tensor:
         values: float32 [B, T, C] with gradient, what the policy says of each token: `logp`, `entropy`, where a part of the loss reads it
             `entropy_top_p`, and `logp_top`.
     """
-    tops = 3 if update.needs("entropy_top_p") else 2
-    named = dict(zip(("logp", "entropy", "entropy_top_p"), values[..., :tops].unbind(-1), strict=False))
-    columns = columns | named | {"logp_top": values[..., tops:]}
+    columns = columns | _of_policy(update, values)
     per_token = update.objective(columns)  # [B, T]
     if update.divergence is not None and update.divergence.where == "loss":
         per_token = per_token + update.divergence.weight * update.divergence(columns)
     for auxiliary in update.auxiliary_loss:
         per_token = per_token + auxiliary.weight * auxiliary(columns)
     return (per_token * columns["weight"]).sum()
+
+
+def divisor_loss(update: Update, columns: dict[str, Any], values: Tensor) -> Tensor:
+    """The loss by the norm of whose gradient an objective's update is divided; arguments as of `loss`."""
+    return (update.objective.fn.divisor_loss(columns | _of_policy(update, values)) * columns["weight"]).sum()
+
+
+def _of_policy(update: Update, values: Tensor) -> dict[str, Tensor]:
+    """The columns that the policy says, from float32 [B, T, C]."""
+    tops = 3 if update.needs("entropy_top_p") else 2
+    named = dict(zip(("logp", "entropy", "entropy_top_p"), values[..., :tops].unbind(-1), strict=False))
+    return named | {"logp_top": values[..., tops:]}
 
 
 def cached_gradients(update: Update, columns: dict[str, Any], values: Tensor) -> tuple[float, Tensor]:

@@ -38,6 +38,8 @@ READ = (
     "cached_gradients",
 )  # fmt: skip
 """Columns that the passes of an update read beside those of its loss, where they exist."""
+LossOf = Callable[[algorithm.Update, dict[str, Any], Tensor], Tensor]
+"""A loss of a slice of rows: update, columns, what the policy says of each token → loss."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +237,15 @@ class Learner:
         learns = self.rows.any(len(live) > 0)
         coupled = self._couple(columns["token"], columns, live) if self.update.batch_coupled() and learns else None
         columns, live = self.rows.balanced(columns, live, {*self.update.loss_columns(), *READ})
-        total = self._accumulate(replace(batch, rows=live), columns, ratios, metrics)
+        batch, objective = replace(batch, rows=live), self.update.objective.fn
+        divides = learns and objective.uses("divisor_loss")
+        if divides:
+            unseen = replace(batch, first=False, compares=False)
+            self._accumulate(unseen, columns, diagnostics.Ratios(), {}, algorithm.divisor_loss)
+            metrics["optimizer/clipping_bias"] = self.stepper.take_norm()
+        total = self._accumulate(batch, columns, ratios, metrics)
+        if divides:
+            self.stepper.divide(max(objective.least, metrics["optimizer/clipping_bias"]))
         if learns:
             stepped = self.stepper.step(batch.schedule_index)
             metrics |= {f"optimizer/{k}": v for k, v in stepped.items()}
@@ -295,13 +305,14 @@ class Learner:
         return batches
 
     def _accumulate(
-        self, batch: MiniBatch, columns: dict[str, Any], ratios: diagnostics.Ratios, metrics: dict[str, float]
-    ) -> float:
+        self, batch: MiniBatch, columns: dict[str, Any], ratios: diagnostics.Ratios, metrics: dict[str, float],
+        loss_of: LossOf = algorithm.loss,
+    ) -> float:  # fmt: skip
         """Gradients of one update. Where memory runs out they are computed again in smaller passes: the same sum."""
         while True:
             tried = diagnostics.Ratios()
             try:
-                total = self._passes(batch, columns, tried, metrics)
+                total = self._passes(batch, columns, tried, metrics, loss_of)
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
@@ -323,8 +334,9 @@ class Learner:
         self.report.event("out of memory: the passes are made smaller", micro_batch_tokens=self.passes.budget)
 
     def _passes(
-        self, batch: MiniBatch, columns: dict[str, Any], ratios: diagnostics.Ratios, metrics: dict[str, float]
-    ) -> float:
+        self, batch: MiniBatch, columns: dict[str, Any], ratios: diagnostics.Ratios, metrics: dict[str, float],
+        loss_of: LossOf,
+    ) -> float:  # fmt: skip
         """Add up the gradients of some rows; where the batch says so, compare sampler and trainer."""
         tokens, rows = columns["token"], batch.rows
         total = 0.0
@@ -338,10 +350,10 @@ class Learner:
                 continue
             taken = algorithm.take(columns, part)
             values = to_rows(scores, layout.target, part, tokens.shape)  # [R, T, C]
-            if "cached_gradients" in taken:
+            if "cached_gradients" in taken and loss_of is algorithm.loss:
                 loss = (taken["cached_gradients"] * values).sum()
             else:
-                loss = algorithm.loss(self.update, taken, values)
+                loss = loss_of(self.update, taken, values)
             self.weights.backward(loss, last=last)
             total += float(loss.detach())
             logp = values[..., 0]
