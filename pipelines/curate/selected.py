@@ -20,7 +20,7 @@ from pipelines.curate import labelled, preferred, ranked, segments
 from pipelines.curate.cells import DIVIDED, ORIGIN, text_key
 from pipelines.data import chat, dataset, pairs, samples, steps
 from pipelines.data.records import EFFORT, Problem
-from pipelines.recipe.selection import Selection
+from pipelines.recipe.selection import WHOLE, Selection
 
 Completion = dict[str, Any]
 """A row of the samples."""
@@ -76,7 +76,7 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
             yield from _majority(problem, rows, select)
         else:
             for row in _chosen(_distinct(scored), select, rate)[: select.per_problem]:
-                yield from _records(problem, row, select)
+                yield from _records(problem, row, select) if row.get(samples.EPISODE) is None else _conversation(problem, row, select)
 
 
 def _rate(scored: list[Completion], select: Selection) -> float | None:
@@ -137,6 +137,7 @@ def _more_columns(folder: Path, select: Selection) -> list[str]:
     if select.kind == "segments":
         return [samples.EPISODE]
     wanted = {
+        **dict.fromkeys(WHOLE, [samples.EPISODE]),
         "steps": [samples.EPISODE, samples.STEPS],
         "preferred": [samples.EPISODE, samples.COMPARISONS],
     }
@@ -159,6 +160,12 @@ def _steps(problem: Problem, rows: list[Completion], select: Selection, seed: in
     for row in islice((row for row in _distinct(rows) if row.get(samples.STEPS)), select.per_problem):
         cut = {steps.CUT: True} if row["stop"] == "length" else {}
         yield _with(problem, labelled.of_completion(json.loads(row[samples.STEPS])) | cut)
+
+
+def _conversation(problem: Problem, row: Completion, select: Selection) -> Iterator[Problem]:
+    """A whole episode, end to end: its last message is the solution, those before it are in the prompt. It names no environment."""
+    last = segments.segments_of(problem.prompt, segments.episode_of(row), 1)[-1]
+    yield _record(replace(problem, prompt=last.prompt, info=_of_part(problem)), {**row, "text": last.text}, select)
 
 
 def _judged(problem: Problem, rows: list[Completion], select: Selection, seed: int) -> Iterator[Problem]:

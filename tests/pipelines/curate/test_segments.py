@@ -190,6 +190,18 @@ def drawn(folder, seed=0, **select):
     return list(selected.problems(folder, Selection.model_validate(asked), seed))
 
 
+def test_whole_episodes_become_conversations(folder):
+    """One that reached its end, as messages before its last one; it names no environment, so that nothing plays it again."""
+    whole = [record for record in drawn(folder, kind="correct") if record.info["sampled_from"] == "a"]
+    (record,) = whole
+    told = json.loads(next(iter(samples.read(folder)))[samples.EPISODE])["turns"]
+    assert [m["content"] for m in record.prompt[1:]] == [text for turn in told[:-1] for text in (turn["message"], turn["reply"])]
+    assert [m["role"] for m in record.prompt[1:]] == ["assistant", told[0]["role"]] * 2
+    assert record.info["solution"] == told[-1]["message"] == "in" and record.info["pass_rate"] == pytest.approx(1 / 3)
+    assert "environment" not in record.info and "map" not in record.info
+    assert not drawn(folder, kind="correct", high=0.3)
+
+
 @pytest.mark.parametrize("prefer", ["regret", "partial_return"])
 @pytest.mark.parametrize("length", [1, 2])
 def test_the_better_part_is_chosen(folder, prefer, length):
@@ -346,6 +358,7 @@ RL = {"kind": "rlvr", "data": "data", "model": "cold", "steps": 1, "rollout": "s
             "segments", False, {},
             r"drafts\.k: the stage asks for single answers, and the problems of data\.sources\.1 \(frozen_lake\) have none",
         ),
+        ({"kind": "correct", "truncate": 0.5}, True, {}, r"pairs\.sources\.0\.select: truncate and efforts cut single answers"),
         ("pairs", True, {}, r"pairs\.sources\.0\.select: drafts plays episodes, and pairs is about single answers"),
         ("segments", True, {"dpo": {"kind": "preference", "data": "pairs", "model": "cold", "loss": "dpo", "heldout": None, "steps": 1}},
          r"dpo\.data: pairs makes pairs of parts of episodes .* reward_model"),
