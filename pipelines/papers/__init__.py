@@ -15,6 +15,7 @@ PARTS: dict[str, dict[str, str]] = {
     },
     "environments": {
         "bandit": "pipelines.papers.ragen.bandit",
+        "carl": "pipelines.papers.carl",
         "circle_packing": "pipelines.papers.theta_evolve.circle_packing",
         "closer_states": "pipelines.papers.rl_vlm_f.closer_states",
         "conv_search": "pipelines.papers.convsearch_r1",
