@@ -12,7 +12,7 @@ from pipelines.base import plugins
 from pipelines.base.errors import DataError, RecipeError, did_you_mean
 from pipelines.recipe.model_path import PATHS, is_stage_name
 from pipelines.recipe.resolve import resolve
-from pipelines.recipe.selection import WHOLE
+from pipelines.recipe.selection import FROM_EPISODES
 from pipelines.recipe.server import Dask
 from pipelines.recipe.settings import Curate, Source
 from pipelines.recipe.source import OF_ROWS, SELF_SUPERVISED
@@ -264,13 +264,19 @@ def _check_selection(node: Node, source: Source, field: str) -> None:
         raise RecipeError(
             field, f"{source.path} compares nothing", "Name a sample stage with `comparisons` that reads it."
         )
-    if plays and source.select.kind not in (SEGMENTS, PREFERRED, STEPS, "pass_rate", *WHOLE):
+    if plays:
+        _check_of_episodes(source, field)
+
+
+def _check_of_episodes(source: Source, field: str) -> None:
+    assert source.select is not None
+    if source.select.kind not in (SEGMENTS, PREFERRED, STEPS, "pass_rate", *FROM_EPISODES):
         raise RecipeError(
             field,
             f"{source.path} plays episodes, and {source.select.kind} is about single answers",
             "Choose correct, segments, preferred, steps or pass_rate.",
         )
-    if plays and (source.select.truncate is not None or source.select.efforts):
+    if source.select.truncate is not None or source.select.efforts:
         raise RecipeError(
             field, f"truncate and efforts cut single answers, and {source.path} plays episodes", "Leave them out."
         )

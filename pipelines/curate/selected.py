@@ -20,7 +20,7 @@ from pipelines.curate import labelled, preferred, ranked, segments
 from pipelines.curate.cells import DIVIDED, ORIGIN, text_key
 from pipelines.data import chat, dataset, pairs, samples, steps
 from pipelines.data.records import EFFORT, Problem
-from pipelines.recipe.selection import WHOLE, Selection
+from pipelines.recipe.selection import FROM_EPISODES, Selection
 
 Completion = dict[str, Any]
 """A row of the samples."""
@@ -76,7 +76,11 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
             yield from _majority(problem, rows, select)
         else:
             for row in _chosen(_distinct(scored), select, rate)[: select.per_problem]:
-                yield from _records(problem, row, select) if row.get(samples.EPISODE) is None else _conversation(problem, row, select)
+                yield from (
+                    _records(problem, row, select)
+                    if row.get(samples.EPISODE) is None
+                    else _conversation(problem, row, select)
+                )
 
 
 def _rate(scored: list[Completion], select: Selection) -> float | None:
@@ -137,7 +141,7 @@ def _more_columns(folder: Path, select: Selection) -> list[str]:
     if select.kind == "segments":
         return [samples.EPISODE]
     wanted = {
-        **dict.fromkeys(WHOLE, [samples.EPISODE]),
+        **{kind: [samples.EPISODE] for kind in FROM_EPISODES},
         "steps": [samples.EPISODE, samples.STEPS],
         "preferred": [samples.EPISODE, samples.COMPARISONS],
     }

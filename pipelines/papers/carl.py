@@ -113,7 +113,12 @@ class World:
             self.done = True
             components = {"progress": 0.0, "collision": COLLISION if passed else 0.0}
             return Step(
-                self.picture(), sum(components.values()), True, self.state_key(), {"success": False}, components=components
+                self.picture(),
+                sum(components.values()),
+                True,
+                self.state_key(),
+                {"success": False},
+                components=components,
             )
         factors = {
             "lane": float("s" not in passed),
@@ -150,7 +155,7 @@ def expert(road: list[str]) -> list[str]:
     first = World()
     first._open(road, 0, "single", (0, (len(road[0]) - 1) // 2))
     queue: list[tuple[dict[str, Any], list[str]]] = [(first.state_dict(), [])]
-    seen = set()
+    reached = set()
     for state, path in queue:
         for action in ACTIONS:
             world = World()
@@ -158,8 +163,8 @@ def expert(road: list[str]) -> list[str]:
             step = world.step(action)
             if step.info["success"]:
                 return [*path, action]
-            if not step.done and world.clean and (key := (world.row, world.lane, world.changed)) not in seen:
-                seen.add(key)
+            if not step.done and world.clean and (key := (world.row, world.lane, world.changed)) not in reached:
+                reached.add(key)
                 queue.append((world.state_dict(), [*path, action]))
     return []
 

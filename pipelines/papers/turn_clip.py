@@ -125,9 +125,9 @@ class st_ppo(Method):
         """
         read = (columns[name] for name in ("logp", "logp_old", "advantage", "mask", "turn"))
         weight, advantage = self._units(*read)
-        whole = -weight * advantage
-        discarded = (clipped(weight, advantage, self.low, self.high) > whole).detach()
-        return whole * (discarded & columns["mask"])
+        unclipped = -weight * advantage
+        discarded = (clipped(weight, advantage, self.low, self.high) > unclipped).detach()
+        return unclipped * (discarded & columns["mask"])
 
     def _units(
         self, logp: Tensor, logp_old: Tensor, advantage: Tensor, mask: Tensor, turn: Tensor

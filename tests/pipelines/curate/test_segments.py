@@ -195,7 +195,9 @@ def test_whole_episodes_become_conversations(folder):
     whole = [record for record in drawn(folder, kind="correct") if record.info["sampled_from"] == "a"]
     (record,) = whole
     told = json.loads(next(iter(samples.read(folder)))[samples.EPISODE])["turns"]
-    assert [m["content"] for m in record.prompt[1:]] == [text for turn in told[:-1] for text in (turn["message"], turn["reply"])]
+    assert [m["content"] for m in record.prompt[1:]] == [
+        text for turn in told[:-1] for text in (turn["message"], turn["reply"])
+    ]
     assert [m["role"] for m in record.prompt[1:]] == ["assistant", told[0]["role"]] * 2
     assert record.info["solution"] == told[-1]["message"] == "in" and record.info["pass_rate"] == pytest.approx(1 / 3)
     assert "environment" not in record.info and "map" not in record.info

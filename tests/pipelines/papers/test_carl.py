@@ -60,7 +60,12 @@ def test_the_reward_is_the_released_one():
     for _ in range(200):
         near, comfort, outside, excess = (draw.random() < 0.4 for _ in range(4))
         speed, progress, length = draw.random() if excess else 1.0, draw.random(), draw.randint(2, 9)
-        factors = {"lane": float(not outside), "near": 0.5 if near else 1.0, "speed": speed, "comfort": 0.5 if comfort else 1.0}
+        factors = {
+            "lane": float(not outside),
+            "near": 0.5 if near else 1.0,
+            "speed": speed,
+            "comfort": 0.5 if comfort else 1.0,
+        }
         for how in ("single", "summed"):
             wanted = released(progress, excess, speed, near, factors["comfort"], outside, length, how == "single")
             assert paid(progress, factors, length, how) == pytest.approx(wanted)

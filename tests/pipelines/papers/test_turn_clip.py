@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-import toys
 import torch
+import toys
 from hypothesis import given
 from hypothesis import strategies as st
 from toys import columns_of
@@ -25,7 +25,10 @@ def step(seed, spread):
 @given(st.integers(0, 5_000), st.sampled_from(["turn", "token"]))
 def test_the_clipped_gradient_and_what_it_discards_are_the_off_policy_gradient(seed, level):
     columns = step(seed, 0.4)
-    part, whole = bind("rlvr.objective", {"kind": "st_ppo", "level": level}), {"kind": "st_ppo", "level": level, "low": 1, "high": 1e9}
+    part, whole = (
+        bind("rlvr.objective", {"kind": "st_ppo", "level": level}),
+        {"kind": "st_ppo", "level": level, "low": 1, "high": 1e9},
+    )
     losses = part(columns), part.fn.divisor_loss(columns), bind("rlvr.objective", whole)(columns)
     kept, discarded, wanted = (torch.autograd.grad(loss.sum(), columns["logp"])[0] for loss in losses)
     torch.testing.assert_close(kept + discarded, wanted)
@@ -57,4 +60,3 @@ def test_an_update_is_divided_by_the_norm_of_what_clipping_discards(tmp_path, la
     assert discarded > 0 and discarded == pytest.approx(least_zero["optimizer/clipping_bias"], rel=2e-2)
     assert least_one["optimizer/grad_norm"] == pytest.approx(plain["optimizer/grad_norm"] / max(1, discarded), rel=2e-2)
     assert least_zero["optimizer/grad_norm"] == pytest.approx(plain["optimizer/grad_norm"] / discarded, rel=2e-2)
-
