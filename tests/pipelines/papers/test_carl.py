@@ -87,4 +87,4 @@ def test_roads_are_reproducible_and_what_cannot_be_had_is_refused():
     assert list(problems(5, 1)) == list(problems(5, 1)) != list(problems(5, 2))
     assert {row["answer"] for row in problems(60, 1, demonstrations=True)} == set(ACTIONS)
     with pytest.raises(RecipeError, match="without an infraction"):
-        list(problems(1, 0, length=100, lanes=2))
+        list(problems(1, 0, length=60, lanes=2))
