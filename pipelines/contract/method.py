@@ -104,14 +104,9 @@ class Method:
     def on_batch(self, columns: Mapping[str, Any]) -> None:
         """The columns of the step's own update, stored rows that join it included, before any update; for reading only."""
 
-    least: float = 1.0
-    """Of an objective with a `divisor_loss`: the smallest divisor."""
-
     def divisor_loss(self, columns: Mapping[str, Any]) -> Tensor:
-        """Of an objective: a second loss per token, float [B, T] with gradient, from the columns that it is called with.
-
-        The gradient of each update is divided by the norm of this loss's gradient, or by `least` where that is larger.
-        """
+        """Of an objective: a second loss per token, float [B, T], from the columns that it is called with. The gradient of each update is
+        divided by the norm of this loss's gradient, or by the attribute `least` where that is larger."""
         raise NotImplementedError
 
     def column_options(self) -> dict[str, Any]:

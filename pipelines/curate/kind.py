@@ -264,21 +264,13 @@ def _check_selection(node: Node, source: Source, field: str) -> None:
         raise RecipeError(
             field, f"{source.path} compares nothing", "Name a sample stage with `comparisons` that reads it."
         )
-    if plays:
-        _check_of_episodes(source, field)
-
-
-def _check_of_episodes(source: Source, field: str) -> None:
-    assert source.select is not None
-    if source.select.kind not in (SEGMENTS, PREFERRED, STEPS, "pass_rate", *FROM_EPISODES):
+    select = source.select
+    of_answers = select.kind not in (SEGMENTS, PREFERRED, STEPS, "pass_rate", *FROM_EPISODES)
+    if plays and (of_answers or select.truncate is not None or select.efforts):
         raise RecipeError(
             field,
-            f"{source.path} plays episodes, and {source.select.kind} is about single answers",
-            "Choose correct, segments, preferred, steps or pass_rate.",
-        )
-    if source.select.truncate is not None or source.select.efforts:
-        raise RecipeError(
-            field, f"truncate and efforts cut single answers, and {source.path} plays episodes", "Leave them out."
+            f"{source.path} plays episodes, and {select.kind} is about single answers",
+            "Choose correct without truncate and efforts, segments, preferred, steps or pass_rate.",
         )
 
 

@@ -70,12 +70,6 @@ class Stepper:
         self.optimizer.zero_grad(set_to_none=True)
         return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
 
-    def divide(self, divisor: float) -> None:
-        """Divide the gradient so far."""
-        for weight in self.weights:
-            if weight.grad is not None:
-                weight.grad.div_(divisor)
-
     def step(self, number: int) -> dict[str, float]:
         """Apply the gradients of one optimizer step.
 

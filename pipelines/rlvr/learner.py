@@ -55,6 +55,8 @@ class MiniBatch:
     """The first of the step's own."""
     compares: bool
     """Its log-probs are compared with the sampler's."""
+    divisor: float = 1.0
+    """Of its gradient."""
 
 
 class Learner:
@@ -238,14 +240,12 @@ class Learner:
         coupled = self._couple(columns["token"], columns, live) if self.update.batch_coupled() and learns else None
         columns, live = self.rows.balanced(columns, live, {*self.update.loss_columns(), *READ})
         batch, objective = replace(batch, rows=live), self.update.objective.fn
-        divides = learns and objective.uses("divisor_loss")
-        if divides:
+        if learns and objective.uses("divisor_loss"):
             unseen = replace(batch, first=False, compares=False)
             self._accumulate(unseen, columns, diagnostics.Ratios(), {}, algorithm.divisor_loss)
-            metrics["optimizer/clipping_bias"] = self.stepper.take_norm()
+            metrics["optimizer/clipping_bias"] = norm = self.stepper.take_norm()
+            batch = replace(batch, divisor=max(objective.least, norm))
         total = self._accumulate(batch, columns, ratios, metrics)
-        if divides:
-            self.stepper.divide(max(objective.least, metrics["optimizer/clipping_bias"]))
         if learns:
             stepped = self.stepper.step(batch.schedule_index)
             metrics |= {f"optimizer/{k}": v for k, v in stepped.items()}
@@ -354,7 +354,7 @@ class Learner:
                 loss = (taken["cached_gradients"] * values).sum()
             else:
                 loss = loss_of(self.update, taken, values)
-            self.weights.backward(loss, last=last)
+            self.weights.backward(loss / batch.divisor if batch.divisor != 1 else loss, last=last)
             total += float(loss.detach())
             logp = values[..., 0]
             ratios.add(taken, logp, values[..., 1])
