@@ -267,11 +267,8 @@ def _check_selection(node: Node, source: Source, field: str) -> None:
     select = source.select
     of_answers = select.kind not in (SEGMENTS, PREFERRED, STEPS, "pass_rate", *FROM_EPISODES)
     if plays and (of_answers or select.truncate is not None or select.efforts):
-        raise RecipeError(
-            field,
-            f"{source.path} plays episodes, and {select.kind} is about single answers",
-            "Choose correct without truncate and efforts, segments, preferred, steps or pass_rate.",
-        )
+        fix = "Choose correct without truncate and efforts, segments, preferred, steps or pass_rate."
+        raise RecipeError(field, f"{source.path} plays episodes, and {select.kind} is about single answers", fix)
 
 
 def _not_entered(curate: Curate) -> frozenset[str]:

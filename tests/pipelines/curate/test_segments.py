@@ -360,7 +360,7 @@ RL = {"kind": "rlvr", "data": "data", "model": "cold", "steps": 1, "rollout": "s
             "segments", False, {},
             r"drafts\.k: the stage asks for single answers, and the problems of data\.sources\.1 \(frozen_lake\) have none",
         ),
-        ({"kind": "correct", "truncate": 0.5}, True, {}, r"pairs\.sources\.0\.select: drafts plays episodes, and correct is .* without truncate"),
+        ({"kind": "correct", "truncate": 0.5}, True, {}, r"drafts plays episodes, and correct is .* without truncate"),
         ("pairs", True, {}, r"pairs\.sources\.0\.select: drafts plays episodes, and pairs is about single answers"),
         ("segments", True, {"dpo": {"kind": "preference", "data": "pairs", "model": "cold", "loss": "dpo", "heldout": None, "steps": 1}},
          r"dpo\.data: pairs makes pairs of parts of episodes .* reward_model"),
