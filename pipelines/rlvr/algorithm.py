@@ -337,33 +337,25 @@ def split_weights(
     return weights[0], weights[1]
 
 
-def loss(update: Update, columns: dict[str, Any], values: Tensor) -> Tensor:
-    """Loss of any slice of rows. Losses of the slices add up to the loss of the optimizer update.
+def loss(update: Update, columns: dict[str, Any], values: Tensor, *, of_divisor: bool = False) -> Tensor:
+    """Loss of any slice of rows, or its objective's `divisor_loss`. Losses of the slices add up to the loss of the optimizer update.
 
     Args:
         columns: with `advantage` and `weight`.
         values: float32 [B, T, C] with gradient, what the policy says of each token: `logp`, `entropy`, where a part of the loss reads it
             `entropy_top_p`, and `logp_top`.
     """
-    columns = columns | _of_policy(update, values)
+    tops = 3 if update.needs("entropy_top_p") else 2
+    named = dict(zip(("logp", "entropy", "entropy_top_p"), values[..., :tops].unbind(-1), strict=False))
+    columns = columns | named | {"logp_top": values[..., tops:]}
+    if of_divisor:
+        return (update.objective.fn.divisor_loss(columns) * columns["weight"]).sum()
     per_token = update.objective(columns)  # [B, T]
     if update.divergence is not None and update.divergence.where == "loss":
         per_token = per_token + update.divergence.weight * update.divergence(columns)
     for auxiliary in update.auxiliary_loss:
         per_token = per_token + auxiliary.weight * auxiliary(columns)
     return (per_token * columns["weight"]).sum()
-
-
-def divisor_loss(update: Update, columns: dict[str, Any], values: Tensor) -> Tensor:
-    """The loss by the norm of whose gradient an objective's update is divided; arguments as of `loss`."""
-    return (update.objective.fn.divisor_loss(columns | _of_policy(update, values)) * columns["weight"]).sum()
-
-
-def _of_policy(update: Update, values: Tensor) -> dict[str, Tensor]:
-    """The columns that the policy says, from float32 [B, T, C]."""
-    tops = 3 if update.needs("entropy_top_p") else 2
-    named = dict(zip(("logp", "entropy", "entropy_top_p"), values[..., :tops].unbind(-1), strict=False))
-    return named | {"logp_top": values[..., tops:]}
 
 
 def cached_gradients(update: Update, columns: dict[str, Any], values: Tensor) -> tuple[float, Tensor]:

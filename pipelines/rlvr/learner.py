@@ -38,8 +38,6 @@ READ = (
     "cached_gradients",
 )  # fmt: skip
 """Columns that the passes of an update read beside those of its loss, where they exist."""
-LossOf = Callable[[algorithm.Update, dict[str, Any], Tensor], Tensor]
-"""A loss of a slice of rows: update, columns, what the policy says of each token → loss."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +240,7 @@ class Learner:
         batch, objective = replace(batch, rows=live), self.update.objective.fn
         if learns and objective.uses("divisor_loss"):
             unseen = replace(batch, first=False, compares=False)
-            self._accumulate(unseen, columns, diagnostics.Ratios(), {}, algorithm.divisor_loss)
+            self._accumulate(unseen, columns, diagnostics.Ratios(), {}, of_divisor=True)
             metrics["optimizer/clipping_bias"] = norm = self.stepper.take_norm()
             batch = replace(batch, divisor=max(objective.least, norm))
         total = self._accumulate(batch, columns, ratios, metrics)
@@ -306,13 +304,13 @@ class Learner:
 
     def _accumulate(
         self, batch: MiniBatch, columns: dict[str, Any], ratios: diagnostics.Ratios, metrics: dict[str, float],
-        loss_of: LossOf = algorithm.loss,
+        of_divisor: bool = False,
     ) -> float:  # fmt: skip
         """Gradients of one update. Where memory runs out they are computed again in smaller passes: the same sum."""
         while True:
             tried = diagnostics.Ratios()
             try:
-                total = self._passes(batch, columns, tried, metrics, loss_of)
+                total = self._passes(batch, columns, tried, metrics, of_divisor)
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
@@ -335,7 +333,7 @@ class Learner:
 
     def _passes(
         self, batch: MiniBatch, columns: dict[str, Any], ratios: diagnostics.Ratios, metrics: dict[str, float],
-        loss_of: LossOf,
+        of_divisor: bool,
     ) -> float:  # fmt: skip
         """Add up the gradients of some rows; where the batch says so, compare sampler and trainer."""
         tokens, rows = columns["token"], batch.rows
@@ -350,10 +348,10 @@ class Learner:
                 continue
             taken = algorithm.take(columns, part)
             values = to_rows(scores, layout.target, part, tokens.shape)  # [R, T, C]
-            if "cached_gradients" in taken and loss_of is algorithm.loss:
+            if "cached_gradients" in taken and not of_divisor:
                 loss = (taken["cached_gradients"] * values).sum()
             else:
-                loss = loss_of(self.update, taken, values)
+                loss = algorithm.loss(self.update, taken, values, of_divisor=of_divisor)
             self.weights.backward(loss / batch.divisor if batch.divisor != 1 else loss, last=last)
             total += float(loss.detach())
             logp = values[..., 0]
