@@ -38,6 +38,14 @@ def _tries_out(section: Any) -> bool:
     return load("rlvr.curriculum", section.curriculum["kind"]).tries_out  # type: ignore[attr-defined]
 
 
+def _divides(section: Any) -> bool:
+    from pipelines.contract.catalogue import load
+    from pipelines.contract.method import Method
+
+    objective = load("rlvr.objective", section.objective["kind"])
+    return getattr(objective, "divisor_loss", Method.divisor_loss) is not Method.divisor_loss
+
+
 TRIES = "Use a curriculum that tries problems out, such as curriculum: self_curation."
 OPTIMIZER = {
     "optimizer/grad_norm": Metric("Norm of the gradient before clipping, of the step's last update."),
@@ -100,7 +108,7 @@ RLVR = {
     "logged/*": Metric("Mean of a number that a reward function logged."),
     "loss/policy": Metric("Loss of the step."),
     "optimizer/clipping_bias": Metric("Norm of the gradient that clipping discards, of the step's last update.",
-                                      when=lambda rlvr: rlvr.objective["kind"] == "st_ppo", hint="Use objective: st_ppo."),
+                                      when=_divides, hint="Use an objective with a divisor, such as st_ppo."),
     "layout/computed_share": Metric("Share of the rows' tokens that the forward pass computes."),
     "layout/padding_share": Metric("Padding in it."),
     "layout/tokens": Metric("Tokens in it."),
