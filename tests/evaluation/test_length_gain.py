@@ -65,6 +65,7 @@ def test_lengths_must_differ():
     assert not differs(length_gain(old, old))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("problems", "answers"), [(30, 4), (100, 1), (300, 4)])
 @pytest.mark.parametrize(("longer", "effect", "slope"), [(25, 0.0, 1.0), (25, 0.5, 1.0), (50, 0.0, 1.0)])
 def test_intervals_cover_the_truth(problems, answers, longer, effect, slope):

@@ -80,6 +80,7 @@ def test_neither_the_order_of_openings_nor_that_of_the_others_counts(seed, order
         assert again[name].low == pytest.approx(usual[name].low, abs=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("openings", [10, 30, 82])
 @pytest.mark.parametrize("strengths", [(0.0, 0.0), (0.0, 3.0), (0.0, 5.0), (0.0, 0.5, 1.0, 3.0)])
 @pytest.mark.parametrize(("games", "spread"), [(2, 0.0), (8, 1.0)])
