@@ -33,7 +33,7 @@ GENERAL = {
 }  # fmt: skip
 """Presets of papers that stand in none of the lists."""
 OTHERS = {"on_policy_distillation", "gkd", "gold", "sdpo", "sdft", "tree_grpo", "prime"}
-COMMANDS = {"compare", "overoptimisation", "report", "rubric", "sweep"}
+COMMANDS = {"compare", "overoptimisation", "report", "rubric", "sweep", "tournament"}
 USES = [(known.name, use) for known in systems.systems() for use in known.uses]
 
 
