@@ -279,6 +279,7 @@ PARTS: dict[str, dict[str, str]] = {
         "clip_delta": "pipelines.papers.clip_delta:clip_delta",
         "cosine_length": "pipelines.papers.cosine_length:cosine_length",
         "duration_percentile": "pipelines.papers.onerec:duration_percentile",
+        "elliptical": "pipelines.papers.elliptical:elliptical",
         "g_ra": "pipelines.papers.g_ra:g_ra",
         "gail": "pipelines.papers.gail:gail",
         "goal_distance": "pipelines.papers.goal_distance:goal_distance",

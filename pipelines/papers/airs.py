@@ -28,7 +28,8 @@ class airs(Bonuses):
         a = argmax Q_a + exploration sqrt(log t / N_a),   Q_a the mean of the last `window` task returns after a
 
     N_a counts the steps that used a, t all of them. A step's task return is the mean reward before shaping of the scored rows that were
-    drawn for it. It is credited to the arm of the step before, whose update made the policy that drew them; a step without such rows
+    drawn for it: episodes end within their step, so no critic has to estimate what is still to come. It is credited to the arm of the step
+    before, whose update made the policy that drew them; a step without such rows
     credits nothing. Ours: every arm is tried once, in order, before any is preferred (the released code starts all Q at 0 with a count of
     1, so the first arm with a high return would be kept), and arms that are not used observe the states as well.
     """

@@ -30,11 +30,10 @@ class hire(Bonuses):
         sum:      w_1 I_1 + ... + w_n I_n        product:  the same multiplied
         cycle:    turn k gets I_(k mod n)        max:      the largest
 
-    w_i is the term's own `weight`, 1 by default. The paper finds cycle the most robust, and two or three bonuses enough. Its bonuses come
-    from networks (ICM, NGU, RE3, E3B); here they are this slot's exploration bonuses: counts of states over the episode or the run
-    (`novelty`), and `elliptical`, whose row bonus applies to each of the row's turns. Where bonuses hardly differ they are divided by
-    `least` (ours); `normalise: range` takes the step's smallest and largest instead, as the released code can, and gives 0 where the two
-    are equal.
+    w_i is the term's own `weight`, 1 by default. The paper finds cycle the most robust, and two or three bonuses enough, of ICM, NGU, RE3
+    and E3B (`icm`, `ngu`, `re3`, `e3b`); counts of states (`novelty`), `rnd` and `ride` are terms too, and `elliptical`, whose row bonus
+    applies to each of the row's turns. Where bonuses hardly differ they are divided by `least` (ours); `normalise: range` takes the step's
+    smallest and largest instead, as the released code can, and gives 0 where the two are equal.
     """
 
     def __init__(

@@ -22,6 +22,7 @@ SEVERAL = {
     "tests/pipelines/papers/ragen": "worlds",
     "tests/pipelines/reward_model": "critiques preference_models process_recipe segments",
     "tests/pipelines/rlvr": "exact golden hooks laws masked plain_loop",
+    "tests/pipelines/rlvr/shaping": "learned_bonuses",
     "tests/pipelines/verifiers": "form",
     "tests/tasks": "real_ray",
     "tests/tasks/keys": "graph_keys reuse_matrix",

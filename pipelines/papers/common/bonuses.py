@@ -12,13 +12,12 @@ from pipelines.base.errors import RecipeError
 from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import bind, card, load
 from pipelines.contract.method import Composed
+from pipelines.rlvr.common.state_features import BEGUN, merged
 from pipelines.rlvr.ops import SAME
 from pipelines.rlvr.ops_turns import turns_taken
 
 SLOT = "rlvr.shaping"
 Normalisation = Literal["deviation", "range", "none"]
-BEGUN = (1e-4, 0.0, 1.0)
-"""Count, mean and variance before the first value, as in the released code."""
 
 
 class Bonuses(Composed):
@@ -81,20 +80,6 @@ class Bonuses(Composed):
             term.fn.load_state_dict(remembered)
 
 
-def merged(moments: Sequence[float], values: Tensor) -> list[float]:
-    """Count, mean and variance with more values [n], n > 0, as `TorchRunningMeanStd` of rllte has them; one value has no variance.
-
-    >>> [round(x, 6) for x in merged(BEGUN, torch.tensor([1.0, 0.0, 1.0, 0.0]))]
-    [4.0001, 0.499988, 0.333356]
-    """
-    count, mean, variance = moments
-    size, difference = len(values), float(values.mean()) - mean
-    spread = float(values.var()) if size > 1 else 0.0
-    total = count + size
-    square = variance * count + spread * size + difference**2 * count * size / total
-    return [total, mean + difference * size / total, square / total]
-
-
 def _term(number: int, spec: str | Mapping[str, Any]) -> Bound:
     """A term of the list.
 
@@ -107,6 +92,6 @@ def _term(number: int, spec: str | Mapping[str, Any]) -> Bound:
         raise RecipeError(
             where,
             f"{settings['kind']} is no bonus for exploration",
-            "Name parts that are, such as novelty or elliptical.",
+            "Name parts that are, such as novelty, rnd or e3b.",
         )
     return bind(SLOT, {"weight": 1.0} | settings, where)

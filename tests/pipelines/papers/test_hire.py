@@ -132,9 +132,10 @@ def test_what_the_terms_read_must_be_there(tmp_path):
         check(read_recipe(toys.recipe(tmp_path), ["rlvr.shaping=[{kind: hire, terms: [novelty, elliptical]}]"]))
 
 
-def test_an_agent_is_paid(tmp_path, lake):
+@pytest.mark.parametrize("preset", ["hire", "e3b"])
+def test_an_agent_is_paid(tmp_path, lake, preset):
     made = toys.trainer(
-        tmp_path, lake, toys.lake(tmp_path), "presets=[hire]", "rlvr.rollout.max_turns=3", "rlvr.steps=1"
+        tmp_path, lake, toys.lake(tmp_path), f"presets=[{preset}]", "rlvr.rollout.max_turns=3", "rlvr.steps=1"
     )  # fmt: skip
     made.run()
     ((_, values),) = toys.history(tmp_path / "work")

@@ -32,7 +32,7 @@ KNOWN = {
     "rlvr.divergence": "k1 k2 k3 adaptive_k1",
     "rlvr.auxiliary_loss": "adaptive_entropy entropy",
     "rlvr.loss_aggregation": "row_mean token_mean fixed_length",
-    "rlvr.shaping": "soft_overlong",
+    "rlvr.shaping": "soft_overlong icm rnd ngu re3 ride e3b",
     "rlvr.filter": "all_rows mixed correct",
     "rlvr.curriculum": "uniform mixture",
     "rlvr.prompting": "plain",

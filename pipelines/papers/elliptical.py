@@ -1,4 +1,7 @@
-"""Rows that the model sees as unlike the others of their group are paid for it."""
+"""Rows that the model sees as unlike the others of their group are paid for it.
+
+Presets: elliptical.
+"""
 
 from __future__ import annotations
 
