@@ -21,6 +21,7 @@ PARTS: dict[str, dict[str, str]] = {
         "conv_search": "pipelines.papers.convsearch_r1",
         "drawn_regions": "pipelines.papers.virl.drawn_regions",
         "kuhn_poker": "pipelines.papers.spiral.kuhn_poker",
+        "long_context": "pipelines.papers.long_context",
         "sokoban": "pipelines.papers.ragen.sokoban",
         "tampering": "pipelines.papers.tampering.environment",
         "tic_tac_toe": "pipelines.papers.spiral.tic_tac_toe",
