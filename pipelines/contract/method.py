@@ -105,8 +105,7 @@ class Method:
         """The columns of the step's own update, stored rows that join it included, before any update; for reading only."""
 
     def divisor_loss(self, columns: Mapping[str, Any]) -> Tensor:
-        """Of an objective: a second loss per token, float [B, T], from the columns that it is called with. The gradient of each update is
-        divided by the norm of this loss's gradient, or by the attribute `least` where that is larger."""
+        """Of an objective: a loss per token by the norm of whose gradient, or by `self.least`, the larger, each update's is divided."""
         raise NotImplementedError
 
     def column_options(self) -> dict[str, Any]:

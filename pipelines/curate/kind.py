@@ -12,7 +12,6 @@ from pipelines.base import plugins
 from pipelines.base.errors import DataError, RecipeError, did_you_mean
 from pipelines.recipe.model_path import PATHS, is_stage_name
 from pipelines.recipe.resolve import resolve
-from pipelines.recipe.selection import FROM_EPISODES
 from pipelines.recipe.server import Dask
 from pipelines.recipe.settings import Curate, Source
 from pipelines.recipe.source import OF_ROWS, SELF_SUPERVISED
@@ -265,7 +264,7 @@ def _check_selection(node: Node, source: Source, field: str) -> None:
             field, f"{source.path} compares nothing", "Name a sample stage with `comparisons` that reads it."
         )
     select = source.select
-    of_answers = select.kind not in (SEGMENTS, PREFERRED, STEPS, "pass_rate", *FROM_EPISODES)
+    of_answers = select.kind not in (SEGMENTS, PREFERRED, STEPS, "pass_rate", "best", "correct", "shortest_correct")
     if plays and (of_answers or select.truncate is not None or select.efforts):
         fix = "Choose correct without truncate and efforts, segments, preferred, steps or pass_rate."
         raise RecipeError(field, f"{source.path} plays episodes, and {select.kind} is about single answers", fix)

@@ -20,7 +20,7 @@ from pipelines.curate import labelled, preferred, ranked, segments
 from pipelines.curate.cells import DIVIDED, ORIGIN, text_key
 from pipelines.data import chat, dataset, pairs, samples, steps
 from pipelines.data.records import EFFORT, Problem
-from pipelines.recipe.selection import FROM_EPISODES, Selection
+from pipelines.recipe.selection import Selection
 
 Completion = dict[str, Any]
 """A row of the samples."""
@@ -76,11 +76,8 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
             yield from _majority(problem, rows, select)
         else:
             for row in _chosen(_distinct(scored), select, rate)[: select.per_problem]:
-                yield from (
-                    _records(problem, row, select)
-                    if row.get(samples.EPISODE) is None
-                    else _conversation(problem, row, select)
-                )
+                recorded = _records if row.get(samples.EPISODE) is None else _conversation
+                yield from recorded(problem, row, select)
 
 
 def _rate(scored: list[Completion], select: Selection) -> float | None:
@@ -141,11 +138,11 @@ def _more_columns(folder: Path, select: Selection) -> list[str]:
     if select.kind == "segments":
         return [samples.EPISODE]
     wanted = {
-        **{kind: [samples.EPISODE] for kind in FROM_EPISODES},
+        "pass_rate": [],
         "steps": [samples.EPISODE, samples.STEPS],
         "preferred": [samples.EPISODE, samples.COMPARISONS],
     }
-    columns = [name for name in wanted.get(select.kind, []) if samples.has_column(folder, name)]
+    columns = [name for name in wanted.get(select.kind, [samples.EPISODE]) if samples.has_column(folder, name)]
     if select.kind == "preferred" and samples.COMPARISONS not in columns:
         raise DataError(
             "curate.sources.select",

@@ -37,7 +37,7 @@ class Sale(NamedTuple):
 
     day: int
     name: str
-    count: int
+    amount: int
     good: str
 
 
@@ -57,7 +57,7 @@ def _first(names: list[str], sales: list[Sale]) -> list[str]:
 
 def _sold(names: list[str], sales: list[Sale]) -> dict[str, int]:
     """Name → things sold in all, most first."""
-    totals = Counter({name: sum(sale.count for sale in sales if sale.name == name) for name in names})
+    totals = Counter({name: sum(sale.amount for sale in sales if sale.name == name) for name in names})
     return dict(totals.most_common())
 
 
@@ -85,7 +85,7 @@ ABOUT_ALL: dict[str, Callable[[list[str], list[Sale], str, str], Asked]] = {
         "set_f1",
     ),
     "numeric": lambda names, sales, name, good: Asked(
-        f"How many {good} were sold in all?", str(sum(s.count for s in sales if s.good == good)), "number"
+        f"How many {good} were sold in all?", str(sum(s.amount for s in sales if s.good == good)), "number"
     ),
     "extraction": lambda names, sales, name, good: Asked(
         f"On which days did {name} sell something?", [str(s.day) for s in sales if s.name == name], "iou"
@@ -145,7 +145,7 @@ def problems(
         names, cities, sold = ledger(draw, people, max(sales, people))
         chosen, lines = draw.choice(sold), draw.sample(sold, len(sold))
         head = " ".join(f"{name} is in {city}." for name, city in cities.items())
-        text = "\n".join([head, *(f"Day {s.day}: {s.name} sold {s.count} {s.good}." for s in lines)])
+        text = "\n".join([head, *(f"Day {s.day}: {s.name} sold {s.amount} {s.good}." for s in lines)])
         kind = kinds[yielded % len(kinds)]
         tied = kind == "grading" and len(set(_sold(names, sold).values())) < people
         if tied or not belongs(text, part):

@@ -49,9 +49,6 @@ OF_KIND = {
 }
 """Fields that only some selections read."""
 
-FROM_EPISODES = ("best", "correct", "shortest_correct")
-"""Selections of completions that also take whole episodes, as conversations."""
-
 
 class Factor(Settings):
     """A ranked factor of a preference."""
@@ -76,8 +73,7 @@ class Selection(Settings):
     """Records out of the scored completions of a problem; repeated texts of a problem count once."""
 
     kind: SelectionKind
-    """best: highest score first (this, `correct` and `shortest_correct` take whole episodes too, as conversations for SFT with
-    `turns: all`). correct: in the order in which they were drawn. shortest_correct: fewest tokens first.
+    """best: highest score first. correct: in the order in which they were drawn. shortest_correct: fewest tokens first.
     correct_by_difficulty: those first whose length is nearest to what the share of incorrect completions asks for (ARES). majority: the
     most frequent answer as the record's answer, with its first completion. pairs: `info.chosen` and `info.rejected`. pass_rate: the
     problem itself. preferred: two completions or whole episodes of which a judge said which is better (a sample stage with

@@ -53,8 +53,8 @@ class MiniBatch:
     """The first of the step's own."""
     compares: bool
     """Its log-probs are compared with the sampler's."""
-    divisor: float = 1.0
-    """Of its gradient."""
+    divisor: float | None = 1.0
+    """Of its gradient; None where it is that of the divisor's loss."""
 
 
 class Learner:
@@ -239,8 +239,8 @@ class Learner:
         columns, live = self.rows.balanced(columns, live, {*self.update.loss_columns(), *READ})
         batch, objective = replace(batch, rows=live), self.update.objective.fn
         if learns and objective.uses("divisor_loss"):
-            unseen = replace(batch, first=False, compares=False)
-            self._accumulate(unseen, columns, diagnostics.Ratios(), {}, of_divisor=True)
+            divisor = replace(batch, first=False, compares=False, divisor=None)
+            self._accumulate(divisor, columns, diagnostics.Ratios(), {})
             metrics["optimizer/clipping_bias"] = norm = self.stepper.take_norm()
             batch = replace(batch, divisor=max(objective.least, norm))
         total = self._accumulate(batch, columns, ratios, metrics)
@@ -303,14 +303,13 @@ class Learner:
         return batches
 
     def _accumulate(
-        self, batch: MiniBatch, columns: dict[str, Any], ratios: diagnostics.Ratios, metrics: dict[str, float],
-        of_divisor: bool = False,
-    ) -> float:  # fmt: skip
+        self, batch: MiniBatch, columns: dict[str, Any], ratios: diagnostics.Ratios, metrics: dict[str, float]
+    ) -> float:
         """Gradients of one update. Where memory runs out they are computed again in smaller passes: the same sum."""
         while True:
             tried = diagnostics.Ratios()
             try:
-                total = self._passes(batch, columns, tried, metrics, of_divisor)
+                total = self._passes(batch, columns, tried, metrics)
             except RuntimeError as error:
                 if not out_of_memory(error):
                     raise
@@ -332,9 +331,8 @@ class Learner:
         self.report.event("out of memory: the passes are made smaller", micro_batch_tokens=self.passes.budget)
 
     def _passes(
-        self, batch: MiniBatch, columns: dict[str, Any], ratios: diagnostics.Ratios, metrics: dict[str, float],
-        of_divisor: bool,
-    ) -> float:  # fmt: skip
+        self, batch: MiniBatch, columns: dict[str, Any], ratios: diagnostics.Ratios, metrics: dict[str, float]
+    ) -> float:
         """Add up the gradients of some rows; where the batch says so, compare sampler and trainer."""
         tokens, rows = columns["token"], batch.rows
         total = 0.0
@@ -348,11 +346,11 @@ class Learner:
                 continue
             taken = algorithm.take(columns, part)
             values = to_rows(scores, layout.target, part, tokens.shape)  # [R, T, C]
-            if "cached_gradients" in taken and not of_divisor:
+            if "cached_gradients" in taken and batch.divisor is not None:
                 loss = (taken["cached_gradients"] * values).sum()
             else:
-                loss = algorithm.loss(self.update, taken, values, of_divisor=of_divisor)
-            self.weights.backward(loss / batch.divisor if batch.divisor != 1 else loss, last=last)
+                loss = algorithm.loss(self.update, taken, values, of_divisor=batch.divisor is None)
+            self.weights.backward(loss / (batch.divisor or 1), last=last)
             total += float(loss.detach())
             logp = values[..., 0]
             ratios.add(taken, logp, values[..., 1])
