@@ -146,8 +146,23 @@ def _mixed(codes: Tensor) -> Tensor:
 
 
 def network(inputs: int, outputs: int) -> nn.Sequential:
-    """One hidden layer, float64: sums in another order of the rows differ by nothing that shows."""
-    return nn.Sequential(nn.Linear(inputs, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, outputs)).double()
+    """One hidden layer, float64: sums in another order of the rows differ by nothing that shows. `begin` sets its parameters."""
+    first, last = (
+        nn.utils.skip_init(nn.Linear, *size, dtype=torch.float64) for size in ((inputs, HIDDEN), (HIDDEN, outputs))
+    )
+    return nn.Sequential(first, nn.ReLU(), last)
+
+
+def begin(net: nn.Module, seed: int) -> None:
+    """Draw the parameters of all linear layers as PyTorch does, from a generator of their own: no other draw changes, and none changes
+    them."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for layer in net.modules():
+            if isinstance(layer, nn.Linear):
+                bound = layer.in_features**-0.5
+                for each in (layer.weight, layer.bias):
+                    each.uniform_(-bound, bound, generator=generator)
 
 
 class Dynamics(nn.Module):
@@ -223,9 +238,8 @@ class StateBonus(Method):
         self._begin()
 
     def _begin(self) -> None:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(self.seed)
-            self.net = self.networks()
+        self.net = self.networks()
+        begin(self.net, self.seed)
         self.learned = [each for each in self.net.parameters() if each.requires_grad]
         self.optimizer = torch.optim.Adam(self.learned, lr=self.learning_rate) if self.learned else None
 
