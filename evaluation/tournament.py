@@ -12,7 +12,7 @@ from typing import Any, Protocol, cast
 import numpy as np
 
 from evaluation import intervals
-from evaluation.played import problems
+from evaluation.played import drawn
 from evaluation.ratings import Rating, rate
 from pipelines import environments
 from pipelines.base.errors import UserError, did_you_mean
@@ -22,7 +22,6 @@ from pipelines.contract.streams import Streams
 from pipelines.data import chat
 from pipelines.data.records import Message, Problem, Stop
 from pipelines.environments._forms import Game
-from pipelines.recipe.played import PlayedTask
 
 FIXED = {"random": "legal", "perfect": "best"}
 """Players that are no models, and the method of a game's `World` that they need: a list of messages, or the chance of each."""
@@ -151,8 +150,8 @@ def openings(name: str, config: dict[str, Any], size: int, seed: int) -> list[Pr
         raise UserError(name, "this environment has no players", f"Those that have: {', '.join(having)}.")
     if name not in environments.known():
         raise UserError(name, "there is no such environment", did_you_mean(name, environments.known()))
-    task = PlayedTask(task=name, size=size, seed=seed, config={**config, "opponent": "policy"})
-    different = {_story(problem): problem for problem in problems(task, None)}
+    problems = drawn(name, size, seed, {**config, "opponent": "policy"})
+    different = {_story(problem): problem for problem in problems}
     if len(different) < 2:
         raise UserError(
             name, "these settings have a single opening, and intervals need two or more", "Allow more openings."
