@@ -238,8 +238,9 @@ def test_a_benchmark_that_is_left_out_is_in_the_evidence_with_the_reason(registr
 
 
 def test_names(registry):
-    with pytest.raises(GateError, match="Did you mean 'way'"):
-        promotion.rollback("wya")
+    homes.registered("nearest", {"rlvr": {"sums": scores(0.5, 71)}}, seed=71)
+    with pytest.raises(GateError, match="Did you mean 'nearest'"):
+        promotion.rollback("naerest")
 
 
 def test_where_no_base_was_evaluated_the_message_says_how_to_get_one(registry):
