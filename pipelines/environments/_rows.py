@@ -2,10 +2,39 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Problem
 from pipelines.environments import Environment
+
+Drawn = TypeVar("Drawn")
+
+
+def accepted(draw: Callable[[], Drawn | None], most: int, problem: str, fix: str) -> Iterator[Drawn]:
+    """What is drawn, without end; None is a draw that is refused.
+
+    Args:
+        most: draws that may be refused in a row.
+        problem, fix: of the error after that.
+
+    Raises:
+        RecipeError: so many were refused in a row.
+
+    >>> draws = iter([1, None, 2, None, None])
+    >>> rows = accepted(lambda: next(draws), 2, "none of 2 numbers is there", "Draw others.")
+    >>> next(rows), next(rows)
+    (1, 2)
+    """
+    refused = 0
+    while refused < most:
+        drawn = draw()
+        refused += 1
+        if drawn is not None:
+            refused = 0
+            yield drawn
+    raise RecipeError(problem, fix=fix)
 
 
 def starting_row(world: Environment, answer: str, info: dict[str, Any]) -> dict[str, Any]:

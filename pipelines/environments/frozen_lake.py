@@ -16,10 +16,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pipelines.base.errors import RecipeError
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step, _beliefs, _drawn
-from pipelines.environments._rows import starting_row
+from pipelines.environments._rows import accepted, starting_row
 
 MAX_REFUSED = 100_000
 """Rejected maps in a row (no path to the goal, or too short) before `problems` raises."""
@@ -331,24 +330,22 @@ def problems(
     """
     pictured = _drawn.about(shows, cell)
     draw = random.Random(f"frozen lake {seed}")
-    yielded = refused = 0
-    while yielded < size:
-        if refused == MAX_REFUSED:
-            raise RecipeError(
-                f"environment frozen_lake: none of {MAX_REFUSED:,} maps of side {side} with ice {ice} has a way of {shortest} moves",
-                fix="Raise `side` or `ice`, or lower `shortest`.",
-            )
-        refused += 1
+
+    def crossable() -> list[str] | None:
         cells = [["F" if draw.random() < ice else "H" for _ in range(side)] for _ in range(side)]
         (a, b), (c, d) = ((draw.randrange(side), draw.randrange(side)) for _ in range(2))
         if (a, b) == (c, d):
-            continue
+            return None
         cells[a][b], cells[c][d] = "S", "G"
         rows = ["".join(row) for row in cells]
-        if len(expert(rows)) < shortest:
-            continue
+        return rows if len(expert(rows)) >= shortest else None
+
+    problem = f"environment frozen_lake: none of {MAX_REFUSED:,} maps of side {side} with ice {ice} has a way of {shortest} moves"
+    maps = accepted(crossable, MAX_REFUSED, problem, "Raise `side` or `ice`, or lower `shortest`.")
+    yielded = 0
+    while yielded < size:
+        rows = next(maps)
         path = expert_turns(rows, fog, beliefs)
-        refused = 0
         for turn in range(len(path) if demonstrations else 1):
             if yielded >= size:
                 return

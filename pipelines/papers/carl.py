@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from itertools import islice
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, validate_call
 
-from pipelines.base.errors import RecipeError
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step
-from pipelines.environments._rows import starting_row
+from pipelines.environments._rows import accepted, starting_row
 
 Paid = Literal["single", "summed"]
 ACTIONS = {"go": (1, 0), "fast": (2, 0), "left": (1, -1), "right": (1, 1)}
@@ -193,26 +193,19 @@ def problems(
         demonstrations: one row per action of the expert, with those before it as the conversation, for SFT.
     """
     draw = random.Random(f"carl {seed}")
-    yielded = refused = 0
-    while yielded < size:
-        if refused == MAX_REFUSED:
-            raise RecipeError(
-                f"environment carl: none of {MAX_REFUSED:,} roads of {length} rows and {lanes} lanes can be driven without an infraction",
-                fix="Lower `length`, or raise `lanes`.",
-            )
-        refused += 1
+
+    def drivable() -> tuple[list[str], list[str]] | None:
         rows = ["." * lanes, *("".join(draw.choices(CELLS, CHANCES, k=lanes)) for _ in range(length - 1)), "." * lanes]
         road = [draw.choice("12") + row for row in rows]
         path = expert(road)
-        if not path:
-            continue
-        refused = 0
-        for turn in range(len(path) if demonstrations else 1):
-            if yielded >= size:
-                return
-            info = {
-                "environment": "carl", "road": road, "sight": sight, "paid": paid, "walked": path[:turn], "solution": path[turn],
-                "expert_turns": len(path) - turn,
-            }  # fmt: skip
-            yield starting_row(World(), path[turn], info)
-            yielded += 1
+        return (road, path) if path else None
+
+    problem = f"environment carl: none of {MAX_REFUSED:,} roads of {length} rows and {lanes} lanes can be driven without an infraction"
+    roads = accepted(drivable, MAX_REFUSED, problem, "Lower `length`, or raise `lanes`.")
+    turns = ((*road, turn) for road in roads for turn in range(len(road[1]) if demonstrations else 1))
+    for road, path, turn in islice(turns, size):
+        info = {
+            "environment": "carl", "road": road, "sight": sight, "paid": paid, "walked": path[:turn], "solution": path[turn],
+            "expert_turns": len(path) - turn,
+        }  # fmt: skip
+        yield starting_row(World(), path[turn], info)

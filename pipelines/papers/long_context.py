@@ -14,11 +14,14 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import cycle, islice
 from typing import Annotated, Any, Literal, NamedTuple, get_args
 
 from pydantic import Field, validate_call
 
 from pipelines.environments._answered import Part, World, belongs
+from pipelines.environments._rows import accepted
 
 __all__ = ["World", "problems"]
 
@@ -30,6 +33,8 @@ Kind = Literal[
     "retrieval", "comprehension", "exhaustive", "numeric", "extraction", "matching", "grading", "ordering", "summary"
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+MAX_REFUSED = 10_000
+"""Rejected ledgers in a row (of the other part, or with a tie where people are ranked) before `problems` raises."""
 
 
 class Sale(NamedTuple):
@@ -138,20 +143,28 @@ def problems(
         sales: lines of a ledger; at least as many as people. 1,000 are 27,000 characters.
         part: `train` or `test`; a ledger is of one of them.
         demonstrations: with the answer as the solution, for SFT.
+
+    Raises:
+        RecipeError: people can hardly be ranked: too few lines for so many.
     """
     draw = random.Random(f"long context {seed}")
-    yielded = 0
-    while yielded < size:
-        names, cities, sold = ledger(draw, people, max(sales, people))
+    most = max(sales, people)
+    problem = f"environment long_context: in none of {MAX_REFUSED:,} ledgers of {most} lines did {people} people sell different amounts"
+
+    def told(kind: Kind) -> tuple[str, Asked] | None:
+        names, cities, sold = ledger(draw, people, most)
         chosen, lines = draw.choice(sold), draw.sample(sold, len(sold))
         head = " ".join(f"{name} is in {city}." for name, city in cities.items())
         text = "\n".join([head, *(f"Day {s.day}: {s.name} sold {s.amount} {s.good}." for s in lines)])
-        kind = kinds[yielded % len(kinds)]
         tied = kind == "grading" and len(set(_sold(names, sold).values())) < people
         if tied or not belongs(text, part):
-            continue
+            return None
         about_all = ABOUT_ALL.get(kind)
         asked = about_all(names, sold, chosen.name, chosen.good) if about_all else _of_sale(kind, chosen, cities, names)
+        return text, asked
+
+    for kind in islice(cycle(kinds), size):
+        text, asked = next(accepted(partial(told, kind), MAX_REFUSED, problem, "Raise `sales`, or lower `people`."))
         listed = isinstance(asked.answer, list)
         of_overlap = asked.metric not in VERIFIERS
         info: dict[str, Any] = {"environment": "long_context", "long_context_kind": kind}
@@ -162,4 +175,3 @@ def problems(
             "answer": json.dumps(asked.answer) if listed else asked.answer,
             "verifier": "overlap" if of_overlap else asked.metric, "info": info,
         }  # fmt: skip
-        yielded += 1

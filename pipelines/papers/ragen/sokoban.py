@@ -24,7 +24,7 @@ from pipelines.base.errors import RecipeError
 from pipelines.data.records import Message, Problem
 from pipelines.environments import Step, _drawn
 from pipelines.environments._answered import Part, belongs
-from pipelines.environments._rows import starting_row
+from pipelines.environments._rows import accepted, starting_row
 
 Paid = Literal["game", "success"]
 ACTIONS = ("up", "down", "left", "right")
@@ -332,22 +332,23 @@ def problems(
         RecipeError: no board, or hardly any, is as asked for.
     """
     draw = random.Random(f"sokoban {seed}")
-    yielded = refused = 0
-    while yielded < size:
-        if refused == MAX_REFUSED:
-            raise RecipeError(
-                f"environment sokoban: none of {MAX_REFUSED:,} boards of {rows} x {columns} with {boxes} boxes and {walls} walls has a "
-                f"shortest solution of {shortest} to {longest} moves",
-                fix="Lower `boxes`, `walls` or `shortest`, or raise `longest`.",
-            )
-        refused += 1
+
+    def solvable() -> tuple[Any, list[str]] | None:
         drawn = board(draw, rows, columns, boxes, walls)
         if drawn is None or (part is not None and not belongs(picture(drawn[0], None), part)):
-            continue
+            return None
         moves = solution(*drawn, longest)
-        if moves is None or len(moves) < shortest:
-            continue
-        refused = 0
+        return (drawn, moves) if moves is not None and len(moves) >= shortest else None
+
+    problem = (
+        f"environment sokoban: none of {MAX_REFUSED:,} boards of {rows} x {columns} with {boxes} boxes and {walls} walls has a "
+        f"shortest solution of {shortest} to {longest} moves"
+    )
+    fix = "Lower `boxes`, `walls` or `shortest`, or raise `longest`."
+    boards = accepted(solvable, MAX_REFUSED, problem, fix)
+    yielded = 0
+    while yielded < size:
+        drawn, moves = next(boards)
         path = [SEPARATOR.join(moves[i : i + actions]) for i in range(0, len(moves), actions)]
         for turn in range(len(path) if demonstrations else 1):
             if yielded >= size:

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from pipelines import verifiers
+from pipelines.base.errors import RecipeError
 from pipelines.papers.long_context import KINDS, problems
 
 METRICS = {
@@ -64,3 +65,10 @@ def test_ledgers_are_reproducible_of_any_length_and_no_test_one_is_trained():
     assert next(problems(1, 1, sales=500))["prompt"][0]["content"].count("Day ") == 500
     tests = {row["prompt"][0]["content"] for row in problems(50, 1, part="test")}
     assert not tests & {row["prompt"][0]["content"] for row in problems(50, 1)}
+
+
+def test_people_who_cannot_be_ranked_are_refused(monkeypatch):
+    """Twelve people with a sale of one to nine things each have a tie."""
+    monkeypatch.setattr("pipelines.papers.long_context.MAX_REFUSED", 20)
+    with pytest.raises(RecipeError, match=r"12 people sell different amounts.* lower `people`"):
+        next(problems(1, 0, kinds=["grading"], people=12, sales=12))
