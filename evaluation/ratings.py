@@ -7,8 +7,7 @@ the scale of Elo; a draw is half a point for each. tests/evaluation/test_ratings
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from dataclasses import dataclass
 
 import numpy as np
 from scipy import special
@@ -39,10 +38,6 @@ class Rating:
     """Share of the points in all its games, from 0 to 1."""
     points_low: float
     points_high: float
-
-    def body(self) -> dict[str, Any]:
-        """For JSON."""
-        return asdict(self)
 
 
 def rate(names: Sequence[str], points: Floats, confidence: float = 0.95) -> list[Rating]:

@@ -45,6 +45,8 @@ class Seat:
 class Played:
     """A game of a tournament."""
 
+    name: str
+    """Of its environment."""
     opening: int
     """Place of its problem among the tournament's."""
     number: int
@@ -54,6 +56,24 @@ class Played:
     moves: list[dict[str, Any]] = field(default_factory=list)
     """`player`, `seat`, what it read last (`reads`) and `says`, and whether that was `valid`, in order."""
     over: bool = False
+
+    @property
+    def place(self) -> int:
+        """The seat that is to move, of a game that is not over."""
+        return cast(int, self.world.mover)
+
+    @property
+    def seat(self) -> Seat:
+        """Who has it."""
+        return self.seats[self.place]
+
+    def observation(self) -> str:
+        """What it reads, where it has been asked before."""
+        return str(environments.read_from(self.name, self.world.observation(self.place)))
+
+    def opening_messages(self) -> list[Message]:
+        """What it reads first."""
+        return cast("list[Message]", environments.read_from(self.name, self.world.opening(self.place)))
 
     def points(self, player: Player) -> float:
         """1 where the player is paid more than the other, 0.5 where as much."""
@@ -106,9 +126,9 @@ class ModelPlayer:
 
     def move(self, games: Sequence[Played]) -> list[str]:
         """See `Player`. A conversation that fills the model's context gets an empty message, which is no legal one."""
-        seats = [game.seats[cast(int, game.world.mover)] for game in games]
-        for game, seat in zip(games, seats, strict=True):
-            self._read(game, seat)
+        seats = [game.seat for game in games]
+        for game in games:
+            self._read(game)
         completions = self.context.extend([seat.tokens for seat in seats], [game.opening for game in games])
         messages = []
         for seat, completion in zip(seats, completions, strict=True):
@@ -117,14 +137,13 @@ class ModelPlayer:
             messages.append(self.context.decode(completion.tokens))
         return messages
 
-    def _read(self, game: Played, seat: Seat) -> None:
-        place = cast(int, game.world.mover)
+    def _read(self, game: Played) -> None:
+        seat = game.seat
         if seat.tokens:
-            shown: list[Message] = [{"role": "user", "content": game.world.observation(place)}]
+            shown: list[Message] = [{"role": "user", "content": game.observation()}]
             seat.tokens += self.context.follow(shown, with_end=seat.cut)
             return
-        opening = chat.with_system_prompt(game.world.opening(place), self.system_prompt)
-        [seat.tokens] = self.context.render([opening])
+        [seat.tokens] = self.context.render([chat.with_system_prompt(game.opening_messages(), self.system_prompt)])
 
 
 @dataclass(frozen=True)
@@ -233,21 +252,22 @@ def _begun(name: str, start: Problem, opening: int, number: int, players: tuple[
     if reseed := getattr(world, "reseed", None):
         reseed(int.from_bytes(random.Random(f"{seed} {opening} {number // 2}").randbytes(7), "big"))
     order = players if number % 2 == 0 else players[::-1]
-    return Played(opening, number, world, {seat: Seat(each) for seat, each in zip(world.seats, order, strict=True)})
+    return Played(
+        name, opening, number, world, {seat: Seat(each) for seat, each in zip(world.seats, order, strict=True)}
+    )
 
 
 def _play(games: Sequence[Played], players: tuple[Player, Player]) -> None:
     """Turn by turn: of each player all games at once in which it is to move."""
     while not all(game.over for game in games):
         for player in players:
-            own = [game for game in games if not game.over and game.seats[cast(int, game.world.mover)].player is player]
+            own = [game for game in games if not game.over and game.seat.player is player]
             for game, text in zip(own, player.move(own) if own else [], strict=True):
                 _step(game, text)
 
 
 def _step(game: Played, text: str) -> None:
-    place = cast(int, game.world.mover)
-    seat, reads = game.seats[place], game.world.observation(place)
+    place, seat, reads = game.place, game.seat, game.observation()
     message = text if getattr(game.world, "reads_thinking", False) else chat.after_thinking(text)
     step = game.world.step(message)
     valid = not step.info.get("invalid")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
-from dataclasses import replace
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from flows.cli.arguments import integer
 from flows.cli.export import MODEL
+from flows.cli.output import aligned
 
 if TYPE_CHECKING:
     from evaluation.ratings import Rating
@@ -50,8 +51,6 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def command(arguments: argparse.Namespace) -> int:
     """Hold the tournament, and print its standings."""
-    from dataclasses import asdict
-
     from evaluation import tournament
     from flows.cli.environments import configured
     from flows.progress import Status
@@ -82,13 +81,9 @@ def command(arguments: argparse.Namespace) -> int:
         lines = "".join(json.dumps(game, ensure_ascii=False) + "\n" for game in standings.games)
         write_atomic(arguments.log, lines, durable=False)
     if arguments.json:
-        body = {
-            "game": about["name"],
-            "openings": len(starts),
-            "games": arguments.games,
-            **asdict(replace(standings, games=[])),
-        }
-        print(json.dumps({**body, "ratings": [each.body() for each in standings.ratings]}, indent=1))
+        rated = [asdict(each) for each in standings.ratings]
+        about_games = {"game": about["name"], "openings": len(starts), "games": arguments.games}
+        print(json.dumps({**about_games, "ratings": rated, "pairs": standings.pairs}, indent=1))
         return 0
     print("\n".join(table(standings, names[0], len(starts), arguments.games)))
     if arguments.log:
@@ -160,7 +155,6 @@ def table(standings: Standings, first: str, openings: int, games: int) -> list[s
         first: the player whose rating is 0.
     """
     from evaluation.pages.page import visible
-    from flows.cli.output import aligned
 
     count = len(standings.ratings)
     rows = [("", "player", "rating", "points")]

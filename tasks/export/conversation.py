@@ -59,6 +59,7 @@ def load(name: str, progress: Callable[[str], None] = lambda what: None) -> tupl
 
 
 def place(name: str, progress: Callable[[str], None]) -> tuple[Path, Model]:
+    """The folder of a model, and how it is loaded; the same names and errors as for `load`."""
     folder = Path(name).expanduser()
     if (folder / "config.json").is_file() and Known().by_name(name) is None:
         return folder, Model(path=str(folder.resolve()))

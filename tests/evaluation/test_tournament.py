@@ -15,6 +15,7 @@ from pipelines.contract.episode import play
 from pipelines.contract.rollout import RolloutRequest
 from pipelines.contract.sampling import Sampling
 from pipelines.contract.turn_budget import TurnBudget
+from pipelines.data import marks
 
 
 def first_free(prefix: str, _: int) -> str:
@@ -98,6 +99,18 @@ def test_a_model_reads_what_it_reads_in_training():
     tournament._play([game], players)
     assert {row.player: row.tokens for row in rows} == {place: seat.tokens for place, seat in game.seats.items()}
     assert {row.player: row.score for row in rows} == {place: seat.paid for place, seat in game.seats.items()}
+
+
+@pytest.mark.parametrize("shows", [True, False])
+def test_texts_of_a_game_name_images_only_where_it_shows_some(shows, monkeypatch):
+    module = environments.module("tic_tac_toe")
+    monkeypatch.setattr(module, "SHOWS_IMAGES", shows)
+    board, named = module.World.observation, marks.mark("a" * 32)
+    monkeypatch.setattr(module.World, "observation", lambda self, seat: f"{named} {board(self, seat)}")
+    opening = tournament.openings("tic_tac_toe", {"opening": 2}, 4, 1)[0]
+    game = tournament._begun("tic_tac_toe", opening, 0, 0, (fixed("random"), fixed("perfect")), 0)
+    assert marks.marked(game.observation()) == (["a" * 32] if shows else [])
+    assert bool(marks.marked(str(game.opening_messages()))) == shows
 
 
 def test_a_system_prompt_begins_each_seats_conversation():

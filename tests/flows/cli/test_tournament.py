@@ -39,6 +39,7 @@ def test_a_trained_model_plays(run, home):
     assert code == 0, err
     body = json.loads(out)
     assert {each["name"] for each in body["ratings"]} == {"mine", "random"} and body["openings"] == 6
+    assert body["games"] == 2
     [pair] = body["pairs"]
     assert pair["faults"]["mine"] > 0, "the model has never seen a board"
     assert pair["value"] == 0 and next(e for e in body["ratings"] if e["name"] == "random")["high"] is None
