@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from flows.cli.arguments import integer
-from flows.cli.output import aligned
+from flows.cli.tables import aligned
 
 MAX_TURNS = 10
 """Of an episode where a recipe says nothing (`rollout: multi_turn`, `evaluate.tasks.N.environment`)."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from flows.cli.arguments import integer
 from flows.cli.export import MODEL
-from flows.cli.output import aligned
+from flows.cli.tables import aligned
 
 if TYPE_CHECKING:
     from evaluation.ratings import Rating
