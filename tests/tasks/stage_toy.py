@@ -21,9 +21,15 @@ if os.environ.get("TOY_BREAKS"):
     raise ImportError("no module of that name")
 
 
+WAITS = ("children", "sleep", "second fails")
+"""Behaviours that go on until somebody ends the stage."""
+
+
 def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     """One behaviour of a stage."""
     do, rank = job["settings"]["curate"]["do"], os.environ.get("RANK", "")
+    if do in WAITS:
+        print("what the stage says", flush=True)  # first: a test that finds the file below may end this process at once
     write_atomic(folder / f"pid{rank}", str(os.getpid()))
     if do == "stdin":
         return {"bytes": float(len(sys.stdin.read()))}
@@ -58,8 +64,7 @@ def work(job: dict[str, Any], folder: Path) -> dict[str, float]:
     if do == "go":
         while not (folder / "go").exists():
             time.sleep(0.02)
-    if do in ("children", "sleep", "second fails"):
-        print("what the stage says", flush=True)
+    if do in WAITS:
         time.sleep(600)
     return {"done": 1.0}
 
