@@ -79,12 +79,13 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool, answere
         if not known.doubtful:
             raise fault
         answer, verifier = "", "exact"
-    uid = own_uid or problem_uid(name, prompt)
+    origin = row.name("data_source") or _wherever_it_lies(source)
+    uid = own_uid or problem_uid(origin, prompt)
     if pair:
-        info |= {ORIGIN: problem_uid(name, prompt), **pair}
+        info |= {ORIGIN: problem_uid(origin, prompt), **pair}
         texts = (*pairs.TEXTS, pairs.COMPLETION, *pairs.PARTS, steps.STEPS)
         told = "\0".join(str(pair[each]) for each in texts if each in pair)
-        uid = own_uid or problem_uid(name, [*prompt, {"role": "pair", "content": told}])
+        uid = own_uid or problem_uid(origin, [*prompt, {"role": "pair", "content": told}])
     return Problem(
         uid=uid, prompt=prompt, answer=answer, verifier=verifier, source=name, licence=source.licence, info=info
     )
@@ -136,7 +137,8 @@ def _raw_text(row: Cells, source: Source) -> Problem:
     name = row.name("data_source") or source.label
     row.lost.update(each[:100] for each, value in row.items() if each not in row.used | {column} and not missing(value))
     info = {"split": source.split, RAW_TEXT: text}
-    uid = problem_uid(name, [{"role": "text", "content": text}])
+    origin = row.name("data_source") or _wherever_it_lies(source)
+    uid = problem_uid(origin, [{"role": "text", "content": text}])
     return Problem(uid=uid, prompt=[], answer="", verifier="exact", source=name, licence=source.licence, info=info)
 
 
@@ -170,6 +172,18 @@ def _messages_of(value: Any, column: str, row: Cells) -> conversation.Talk:
 def _no_answer(row: Cells, source: Source) -> bool:
     column = row.column(source, "answer", ANSWERS)
     return (column is None or missing(row[column])) and not isinstance(row.get("reward_model"), dict)
+
+
+def _wherever_it_lies(source: Source) -> str:
+    """The source's label without the folder of an absolute path: the rows of a file that is moved, or copied to another machine, keep
+    their uids, and with them their splits.
+
+    >>> [_wherever_it_lies(Source(kind="file", path=path)) for path in ("/data/ann/rows.jsonl", "~/rows.jsonl", "data/rows.jsonl")]
+    ['rows.jsonl', 'rows.jsonl', 'data/rows.jsonl']
+    >>> [_wherever_it_lies(Source(kind="sql", query="select", path=f"sqlite:///{path}")) for path in ("/data/rows.db", "rows.db")]
+    ['rows.db', 'sqlite:///rows.db']
+    """
+    return re.sub(r"^(sqlite:///)?[/~].*/", "", source.label)
 
 
 def problem_uid(source: str, prompt: list[Message]) -> str:

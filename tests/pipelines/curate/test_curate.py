@@ -137,6 +137,16 @@ def test_every_row_is_accounted_for(tmp_path):
     assert not {p.uid for p in train} & {p.uid for p in held}
 
 
+def test_a_file_that_was_moved_gives_the_same_splits(tmp_path):
+    rows = [{"prompt": f"what is {i} plus one?", "answer": str(i + 1)} for i in range(60)]
+    uids = []
+    for folder in (tmp_path / "here", tmp_path / "there" / "deeper"):
+        folder.mkdir(parents=True)
+        out, _ = curate(folder, rows, near_duplicates=None)
+        uids.append([[p.uid for p in dataset.read_split(out, split)] for split in ("train", "heldout")])
+    assert uids[0] == uids[1] and all(uids[0])
+
+
 def test_one_prompt_for_different_problems_is_refused(tmp_path):
     rows = [{"prompt": "sort it", "answer": str(number)} for number in range(9)]
     with pytest.raises(
