@@ -85,6 +85,11 @@ def likelihood_tasks(index: dict[str, Any], name: str) -> Iterator[str]:
     return (each for each, config in _below(index, name) if str(config.get("output_type")) in LIKELIHOODS)
 
 
+def image_tasks(index: dict[str, Any], name: str) -> Iterator[str]:
+    """Tasks of a task, group or tag of lm-eval's whose questions have images."""
+    return (each for each, config in _below(index, name) if config.get("doc_to_image"))
+
+
 def load_task(tasks: Any, task: Task) -> dict[str, Any]:
     """The task's objects by name (a group gives several), with the recipe's overrides in place.
 
@@ -108,6 +113,10 @@ def load_task(tasks: Any, task: Task) -> dict[str, Any]:
     by_name: dict[str, Any] = {}
     _flatten(loaded, by_name)
     for lm_task in by_name.values():
+        if getattr(lm_task, "MULTIMODAL", False):
+            from evaluation import visual  # most tasks have texts alone
+
+            visual.name_images(lm_task)
         if task.samples is not None:
             lm_task.set_config(key="repeats", value=task.samples)
         if task.few_shot is not None:
@@ -328,5 +337,16 @@ def _log(sample: dict[str, Any]) -> dict[str, Any]:
     )
     row = {k: sample[k] for k in fields if k in sample}
     if isinstance(row.get("doc"), dict):
-        row["doc"] = {name: value for name, value in row["doc"].items() if name not in UNLOGGED}
+        row["doc"] = {name: _in_words(value) for name, value in row["doc"].items() if name not in UNLOGGED}
     return row
+
+
+def _in_words(value: Any) -> Any:
+    """A column of a question for a log: marks in the place of images, at any depth."""
+    if hasattr(value, "getbands"):  # Pillow's, which most questions never load
+        from pipelines.data import images
+
+        return images.IMAGES.add(images.upright(value))
+    if isinstance(value, dict):
+        return {name: _in_words(each) for name, each in value.items()}
+    return [_in_words(each) for each in value] if isinstance(value, list) else value

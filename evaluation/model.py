@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 from array import array
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -14,12 +15,13 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.models.utils import handle_stop_sequences, normalize_gen_kwargs, postprocess_generated_text
 
 from evaluation.generation import sampling_of, unknown
-from pipelines.base.errors import ModelError
+from pipelines.base.errors import ModelError, RecipeError
 from pipelines.contract.model_settings import Model
 from pipelines.contract.rollout import Completion, Sampler
 from pipelines.contract.sampling import Sampling
 from pipelines.data.chat import THINK_END, completion_text, render_text
 from pipelines.data.control import BREAK, as_text, encode
+from pipelines.data.marks import FIRST_ID, PLACE
 from pipelines.data.records import Stop
 from pipelines.engine.distribution import generator
 from pipelines.engine.guided import with_base
@@ -30,6 +32,7 @@ from pipelines.engine.sampler import TorchSampler
 
 log = logging.getLogger("whetstone.evaluation")
 
+_MARKED = re.compile(f"[{BREAK}{PLACE}]")
 TOKENS_PER_ROW = 32
 """Tokens of a pass over given texts, per row that is decoded side by side."""
 Cost = tuple[int, int]
@@ -132,17 +135,32 @@ class SamplerLM(HFLM):
     def tok_encode(
         self, string: str, add_special_tokens: bool | None = None, left_truncate_len: int | None = None, **kwargs: Any
     ) -> list[int]:
-        """Token ids; those of a chat get no special tokens beside the template's own, and a control token that a question spells is
-        text, as in training."""
+        """Token ids; those of a chat get no special tokens beside the template's own, a control token that a question spells is
+        text, and an image is a run of places, as in training.
+
+        Raises:
+            ModelError: a text has an image, and the model sees none or would be shown it in part.
+        """
         if self.chats and add_special_tokens is None:
             add_special_tokens = False
         if not self.chats and not string.startswith(str(self.tokenizer.bos_token)):
             string = as_text(self.tokenizer, string)
-        if BREAK not in string:
+        marked = _MARKED.search(string)
+        if marked is None:
             return super().tok_encode(string, add_special_tokens, left_truncate_len, **kwargs)
-        first, _, rest = string.partition(BREAK)
-        ids = super().tok_encode(first, add_special_tokens, **kwargs) + encode(self.tokenizer, [BREAK + rest])[0]
-        return ids[-left_truncate_len:] if left_truncate_len else ids
+        ids = super().tok_encode(string[: marked.start()], add_special_tokens, **kwargs)
+        ids += encode(self.tokenizer, [string[marked.start() :]])[0]
+        return self._shortened(ids, left_truncate_len) if left_truncate_len else ids
+
+    def _shortened(self, ids: list[int], room: int) -> list[int]:
+        """The last of a question's ids, as many as there is room for."""
+        if any(token >= FIRST_ID for token in ids[:-room]):
+            raise ModelError(
+                "evaluate",
+                f"a question has {len(ids)} tokens with its images, and there is room for {room} before the answer",
+                "Leave the task out, lower max_gen_toks in its `sampling`, or take a model with a longer context.",
+            )
+        return ids[-room:]
 
     def _loglikelihood_tokens(
         self,
@@ -156,7 +174,7 @@ class SamplerLM(HFLM):
         except ModelError:
             return super()._loglikelihood_tokens(requests, disable_tqdm=disable_tqdm, override_bs=override_bs)
         room = self.max_length + 1
-        rows = [([*context, *choice][-room:], len(choice)) for _, context, choice in requests]
+        rows = [(self._shortened([*context, *choice], room), len(choice)) for _, context, choice in requests]
         longest = max((count for _, count in rows), default=0)
         if longest >= room:
             raise ModelError(
@@ -182,7 +200,13 @@ class SamplerLM(HFLM):
     def generate_until(self, requests: list[Instance], disable_tqdm: bool = False) -> list[str]:
         """Answers in the order of the requests; repeats of a request are drawn independently."""
         self.calls += 1
-        if any(unknown(normalize_gen_kwargs(r.args[1], self.max_gen_toks)) for r in requests):
+        if odd := [name for r in requests for name in unknown(normalize_gen_kwargs(r.args[1], self.max_gen_toks))]:
+            if any(PLACE in r.args[0] for r in requests):
+                raise RecipeError(
+                    "evaluate.tasks",
+                    f"{requests[0].task_name} has images and sets {odd[0]}, which our sampler does not know",
+                    "Leave it out.",
+                )
             return self._generate_by_lm_eval(requests, disable_tqdm)
         batches = self._batches(requests)
         drawn = self.ranks.divide(self, answers, batches)

@@ -79,7 +79,7 @@ class _Row:
 
     def mark(self, item: Any, field: str) -> str:
         """The mark of an image; empty where the source drops images."""
-        return "" if self.source.images == "drop" else _mark(item, field, self.source)
+        return "" if self.source.images == "drop" else mark_of(item, field, self.source)
 
     def fill(self, value: Any, field: str) -> Any:
         """A text or messages with marks."""
@@ -157,14 +157,17 @@ def _in_front(value: Any, marks: str) -> Any:
     return value
 
 
-def _mark(item: Any, field: str, source: Source) -> str:
+def mark_of(item: Any, field: str, source: Source) -> str:
     """The mark of an image, which this process knows from here on.
+
+    Args:
+        item: Pillow's, bytes, base64, a `data:` address, a path below the source's `image_folder`, or an object with one of them.
 
     Raises:
         RowError: it cannot be read.
     """
     try:
-        image = images.decoded(_bytes(item, field, source)) if not hasattr(item, "convert") else item.convert("RGB")
+        image = images.decoded(_bytes(item, field, source)) if not hasattr(item, "convert") else images.upright(item)
         if source.most_pixels is not None and image.width * image.height > source.most_pixels:
             ratio = (source.most_pixels / (image.width * image.height)) ** 0.5
             image = image.resize((max(1, int(image.width * ratio)), max(1, int(image.height * ratio))))

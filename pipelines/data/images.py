@@ -46,29 +46,45 @@ def decoded(data: bytes, *, most_pixels: int = MOST_PIXELS) -> Image:
     Raises:
         ImageError: the file is none, is damaged, or has too many pixels.
     """
-    from PIL import Image, ImageOps
+    from PIL import Image
 
     try:
         with Image.open(io.BytesIO(data)) as image:  # reads the header alone
-            width, height = image.size
-            if width * height > most_pixels:
-                raise ImageError(
-                    f"an image has {width} x {height} pixels, and at most {most_pixels:,} are read",
-                    fix="Make it smaller, or leave it out.",
-                )
+            _check_pixels(image, most_pixels)
             image.load()
-            turned = ImageOps.exif_transpose(image)
-            if "A" in turned.getbands() or "transparency" in turned.info:
-                turned = turned.convert("RGBA")
-                ground = Image.new("RGBA", turned.size, "white")
-                ground.alpha_composite(turned)
-                turned = ground
-            return turned.convert("RGB")
+            return upright(image, most_pixels=most_pixels)
     except ImageError:
         raise
     except Exception as error:  # Pillow raises a dozen types for damaged files
         first = (str(error).splitlines() or [type(error).__name__])[0][:200]
         raise ImageError(f"it is no image that can be read ({first})") from error
+
+
+def upright(image: Image, *, most_pixels: int = MOST_PIXELS) -> Image:
+    """A loaded image in RGB, turned as its EXIF data say and on white where it is transparent.
+
+    Raises:
+        ImageError: it has too many pixels.
+    """
+    from PIL import Image, ImageOps
+
+    _check_pixels(image, most_pixels)
+    turned = ImageOps.exif_transpose(image)
+    if "A" in turned.getbands() or "transparency" in turned.info:
+        turned = turned.convert("RGBA")
+        ground = Image.new("RGBA", turned.size, "white")
+        ground.alpha_composite(turned)
+        turned = ground
+    return turned.convert("RGB")
+
+
+def _check_pixels(image: Image, most_pixels: int) -> None:
+    width, height = image.size
+    if width * height > most_pixels:
+        raise ImageError(
+            f"an image has {width} x {height} pixels, and at most {most_pixels:,} are read",
+            fix="Make it smaller, or leave it out.",
+        )
 
 
 def digest_of(image: Image) -> str:

@@ -15,6 +15,7 @@ from pipelines.contract.model_endpoint import ModelEndpoint, TokenPrices
 from pipelines.contract.sampling import Sampling
 from pipelines.data.control import THINK_END, THINK_START, after_thinking, thought_first
 from pipelines.data.fallbacks import tool_in_user
+from pipelines.data.images import as_content
 from pipelines.data.records import Message
 from pipelines.judges.client import Answer, Body, ChatClient
 from pipelines.judges.endpoint import address, authorization, cache_file
@@ -209,7 +210,7 @@ def spoken(messages: Iterable[Message]) -> list[dict[str, Any]]:
             replied += 1
             continue
         if role != "assistant":
-            out.append({"role": role, "content": content})
+            out.append({"role": role, "content": as_content(content)})
             continue
         text = after_thinking(content)
         calls = _calls_in(text)

@@ -25,6 +25,13 @@ def sees(model: Model) -> bool:
     return bool(body and "vision_config" in body and any((folder / name).is_file() for name in PROCESSORS))
 
 
+def text_only(model: Model) -> bool:
+    """Whether a recipe's model is known to read text alone: a fresh one, or a folder without a vision tower. A hub name is not asked."""
+    return not sees(model) and (
+        model.fresh is not None or (Path(str(model.path)).expanduser() / "config.json").is_file()
+    )
+
+
 def check_vision(node: Node) -> None:
     """A stage asks nothing of a model that sees for which images have no way yet.
 

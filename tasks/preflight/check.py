@@ -28,6 +28,7 @@ from pipelines.recipe.slots import terms_of
 from pipelines.recipe.source import sources_of
 from pipelines.recipe.stage_checks import is_quantized, launched, processes, samplers
 from pipelines.recipe.stage_kind import DATA, Node
+from pipelines.recipe.vision_checks import text_only
 from pipelines.verifiers import SANDBOXED
 from tasks import environment, keys, machine
 from tasks.preflight import corpora as preflight_corpora
@@ -232,7 +233,7 @@ def _look(node: Node, questions: list[Question]) -> Iterator[Problem]:
     elif isinstance(node.settings, Rlvr):
         yield from _rlvr(node, node.settings, questions)
     elif isinstance(node.settings, Evaluate):
-        yield from _evaluate(node.name, node.settings, questions)
+        yield from _evaluate(node.name, node.settings, text_only(node.recipe.model), questions)
     if not launched(node):  # this machine says nothing of another one
         yield from _processes(node)
     yield from node.kind.problems(node)
@@ -387,7 +388,7 @@ def _processes(node: Node) -> Iterator[Problem]:
         )
 
 
-def _evaluate(stage: str, evaluate: Evaluate, questions: list[Question]) -> Iterator[Problem]:
+def _evaluate(stage: str, evaluate: Evaluate, blind: bool, questions: list[Question]) -> Iterator[Problem]:
     from evaluation.harness import BENCHMARKS, own_tasks
 
     include = evaluate.include
@@ -404,19 +405,14 @@ def _evaluate(stage: str, evaluate: Evaluate, questions: list[Question]) -> Iter
             yield Problem(field, *lacking)
         if task.environment is not None:
             played = task.environment
-            ask = {
-                "ask": "problems",
-                "kind": "environment",
-                "task": played.task,
-                "config": played.config,
-                "seed": played.seed,
-            }
+            ask: dict[str, Any] = {"ask": "problems", "kind": "environment", "task": played.task}
+            ask |= {"config": played.config, "seed": played.seed}
             questions.append((f"{field}.environment", "", ask))
         elif task.asks in own or task.asks not in known:
             near = did_you_mean(task.asks, known | own, lists=False)
             fix = near or f"Ours are: {', '.join(sorted(known | own))}."
             ask = {"ask": "benchmark", "name": task.asks, "include": include, "own": task.asks in own}
-            ask |= {"endpoints": True} if evaluate.models else {}
+            ask |= {"endpoints": True} if evaluate.models else {"text_only": True} if blind else {}
             questions.append((field, "" if task.asks in own else fix, ask))
         elif task.rows:
             paths = [str(path) for path in named_files.files_of(task.asks, task.data)] if task.data else []

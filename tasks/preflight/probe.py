@@ -246,6 +246,9 @@ def _benchmarks(question: dict[str, Any]) -> dict[str, Any]:
     asking = harness.likelihood_tasks(manager.task_index, question["name"]) if question.get("endpoints") else iter(())
     if (likely := next(asking, None)) is not None:
         raise UserError(f"{likely} {benchmark_files.NEEDS_LIKELIHOODS}")
+    showing = harness.image_tasks(manager.task_index, question["name"]) if question.get("text_only") else iter(())
+    if (shown := next(showing, None)) is not None:
+        raise UserError(f"{shown} asks about images, and the recipe's model reads text alone")
     if question["own"] and "custom_dataset" in (
         manager.task_index[question["name"]].cfg or {}
     ):  # else it may be on the hub

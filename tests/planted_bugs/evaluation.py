@@ -53,7 +53,7 @@ PLANTED = {
     "answers in the order of the tokens": ("evaluation/model.py", "for group, values in zip(members, results", "for group, values in zip(map(sorted, members), results", [AS_HFLM]),
     "answers of one rank after those of another": ("pipelines/engine/ranks.py", "return self.world.joined(own)", "return self.world.gather_all(own)", ["tests/pipelines/engine/test_ranks.py::test_results_come_in_order_and_each_process_does_its_share"]),
     "the mean instead of the sum": (LIKELIHOODS, "float(log_probs.sum())", "float(log_probs.mean())", [AS_HFLM]),
-    "a long question is cut on the right": ("evaluation/model.py", "([*context, *choice][-room:], len(choice))", "([*context[: room - len(choice)], *choice], len(choice))", [f"{LIKELY}::test_long_questions_are_cut_on_the_left_and_long_choices_refused"]),
+    "a long question is cut on the right": ("evaluation/model.py", "(self._shortened([*context, *choice], room), len(choice))", "([*context[: room - len(choice)], *choice], len(choice))", [f"{LIKELY}::test_long_questions_are_cut_on_the_left_and_long_choices_refused"]),
     "a standard error is the interval": (HARNESS, "half = intervals.quantile(confidence) * error if", "half = error if", [f"{STAGE}::test_a_foreign_metric_s_interval_is_z_standard_errors"]),
     "lengths in words": (HARNESS, 'float(len(tokenizer(a, add_special_tokens=False)["input_ids"]))', "float(len(a.split()))", [f"{STAGE}::test_lengths_are_tokens"]),
     "an unknown task is passed over": (HARNESS, "if task.asks not in task_manager.all_tasks:", "if False:", [f"{WHOLE}::test_unknown_task_is_named"]),
