@@ -16,6 +16,7 @@ from evaluation.played import drawn
 from evaluation.ratings import Rating, rate
 from pipelines import environments
 from pipelines.base.errors import UserError, did_you_mean
+from pipelines.contract.opponents import FIXED, fixed_move
 from pipelines.contract.rollout import RolloutContext
 from pipelines.contract.sampling import Sampling
 from pipelines.contract.streams import Streams
@@ -23,8 +24,6 @@ from pipelines.data import chat
 from pipelines.data.records import Message, Problem, Stop
 from pipelines.environments._forms import Game
 
-FIXED = {"random": "legal", "perfect": "best"}
-"""Players that are no models, and the method of a game's `World` that they need: a list of messages, or the chance of each."""
 AT_ONCE = 128
 """Games that are played side by side."""
 
@@ -103,10 +102,8 @@ class FixedPlayer:
         return [self._move(game) for game in games]
 
     def _move(self, game: Played) -> str:
-        options = getattr(game.world, FIXED[self.name])()
-        chances = options if isinstance(options, dict) else dict.fromkeys(options, 1.0)
-        draw = random.Random(f"{self.seed} {self.name} {game.opening} {game.number} {len(game.moves)}")
-        return draw.choices(list(chances), list(chances.values()))[0]
+        key = f"{self.seed} {self.name} {game.opening} {game.number} {len(game.moves)}"
+        return fixed_move(game.world, self.name, key)
 
 
 class ModelPlayer:

@@ -60,8 +60,10 @@ class Episode:
     stop: Stop | None = None
     player: int | None = None
     """The policy's seat in a game."""
+    opponent: str | None = None
+    """Who has the game's other seats, where they are not the policy's."""
     opening: list[Message] | None = None
-    """What that seat was asked first, where the policy has several."""
+    """What that seat was asked first, where the policy has several or is drawn one."""
     restarts: list[tuple[int, int, list[Message]]] = field(default_factory=list)
     """Of each new conversation the place of its first token, its first turn, and its messages."""
     others: list[Episode] = field(default_factory=list, repr=False, compare=False)
@@ -129,6 +131,7 @@ class Episode:
             components=self._parts(),
             text=" | ".join(self.texts),
             player=self.player,
+            opponent=self.opponent,
             prompt=self.opening,
         )
 
@@ -217,9 +220,15 @@ def start(request: RolloutRequest, context: RolloutContext) -> Episode:
     return episode
 
 
-def seated(request: RolloutRequest, context: RolloutContext) -> list[Episode]:
-    """A new episode, or one for each seat of the policy: the group of the seats' first is the problem's, the next one's `prompts` on."""
-    name, world = _world(request, context)
+def seated(
+    request: RolloutRequest, context: RolloutContext, begun: tuple[str, environments.Environment] | None = None
+) -> list[Episode]:
+    """A new episode, or one for each seat of the policy: the group of the seats' first is the problem's, the next one's `prompts` on.
+
+    Args:
+        begun: what `new_world` gave; default: another one.
+    """
+    name, world = begun or new_world(request, context)
     seats = tuple(getattr(world, "seats", (None,)))
     episodes = []
     for place, seat in enumerate(seats):
@@ -238,7 +247,7 @@ def _moves_next(episode: Episode) -> bool:
     return not episode.others or getattr(episode.world, "mover", None) == episode.player
 
 
-def _world(request: RolloutRequest, context: RolloutContext) -> tuple[str, environments.Environment]:
+def new_world(request: RolloutRequest, context: RolloutContext) -> tuple[str, environments.Environment]:
     """Name of the problem's environment, and one that has begun."""
     name = request.problem.info.get("environment")
     if name is None:
@@ -418,7 +427,7 @@ def _receive(
     if episode.others:
         episode = next(each for each in (episode, *episode.others) if _moves_next(each))
         if not episode.tokens:
-            _open(episode, context)
+            ask(episode, context)
             return
         observation = cast("Game", episode.world).observation(episode.player or 0)
         step = replace(step, observation=environments.read_from(episode.name, observation))
@@ -467,8 +476,8 @@ def conversations(episode: Episode) -> list[Episode]:
     return parts
 
 
-def _open(episode: Episode, context: RolloutContext) -> None:
-    """Ask a seat whose first turn this is."""
+def ask(episode: Episode, context: RolloutContext) -> None:
+    """Ask a seat of the policy whose first turn this is."""
     opening = cast("Game", episode.world).opening(episode.player or 0)
     opening = environments.read_from(episode.name, opening)
     episode.opening = chat.with_system_prompt(opening, episode.request.system_prompt)

@@ -59,6 +59,8 @@ RLVR = {
     "reward/equal_share": Metric("Share of the scored rollouts whose group has no difference in reward, before any filter; where all "
                                  "groups have one rollout, the step counts as a group."),
     "reward/player_*": Metric("Mean score of a seat, where games are played from several."),
+    "reward/against_*": Metric("Mean score against an opponent of `rollout.opponents`, by its name, in the steps that drew it."),
+    "reward/won_against_*": Metric("Share of the games against it that the policy won."),
     "reward/unscored_share": Metric("Share of rollouts without a score."),
     "reward/shaped_mean": Metric("Mean score after shaping."),
     "method/*": Metric("What a method shows of the step, by its name, such as `method/airs/arm`. `changed_share` of a shaping part is the "

@@ -121,6 +121,12 @@ class RewardModel(Protocol):
 class LanguageModel(Protocol):
     """A frozen model that writes; see `pipelines.engine.chat_model.ChatModel`."""
 
+    sampler: Any
+    """A `Sampler` of its weights."""
+    tokenizer: Any
+    system_prompt: str | None
+    """That it was trained with."""
+
     def reply(
         self, conversations: Sequence[list[Message]], *, temperature: float, max_tokens: int, sample: int = 0
     ) -> list[tuple[str | None, int]]:
@@ -188,7 +194,7 @@ class Scorer(Protocol):
         """The language model of a folder or hub name, loaded when it is first asked.
 
         Args:
-            path: what a setting named in `language_models` says.
+            path: what a setting named in `language_models` or `players` says.
 
         Raises:
             ModelError: it cannot be loaded.

@@ -163,6 +163,8 @@ class Trajectory:
     """The decoded completion, for verifiers and logs only."""
     player: int | None = None
     """The seat that the policy took in a game; None where there are no players."""
+    opponent: str | None = None
+    """Who had the game's other seats, by its name in `rlvr.rollout.opponents`; None where that is the policy, or nobody of such a pool."""
     prompt: list[Message] | None = None
     """What it was asked, where that need not be its problem's prompt: in a game that the policy plays with itself, of a variant or of a
     relabelled problem."""

@@ -37,6 +37,7 @@ class ChatModel:
         model = models.load_model(path, settings)
         model.requires_grad_(False).to(models.device())  # type: ignore[arg-type]
         self.tokenizer = models.load_tokenizer(path, settings)
+        self.system_prompt = models.system_prompt_of(path)
         stop = models.stop_ids(model, self.tokenizer)
         self.sampler = TorchSampler(
             model.eval(), stop=stop, pad=self.tokenizer.pad_token_id or 0, dtype=settings.dtype, rows=ROWS
@@ -46,7 +47,7 @@ class ChatModel:
     def around(cls, sampler: Any, tokenizer: Any) -> ChatModel:
         """A model that is loaded already, by what samples from it."""
         model = cls.__new__(cls)
-        model.sampler, model.tokenizer = sampler, tokenizer
+        model.sampler, model.tokenizer, model.system_prompt = sampler, tokenizer, None
         return model
 
     def reply(

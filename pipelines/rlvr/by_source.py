@@ -109,7 +109,7 @@ def _check_rollout(node: Any, source: str, kind: str, settings: dict[str, Any]) 
         raise RecipeError(
             field, f"{kind} reads stored completions, and `samples` names those of the whole stage", "Use another one."
         )
-    looked_up = [*rollout.model_paths, *rollout.reward_models, *rollout.info_fields, "judge"]
+    looked_up = [*rollout.model_paths, *rollout.reward_models, *rollout.players, *rollout.info_fields, "judge"]
     if named := [name for name in looked_up if settings.get(name) is not None]:
         raise RecipeError(
             f"{field}.{named[0]}",

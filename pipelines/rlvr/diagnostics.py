@@ -34,6 +34,7 @@ class Outcome:
     stop: Stop
     status: str
     player: int | None
+    opponent: str | None
     components: dict[str, float]
     paid: tuple[Any, ...]
     """What it is paid in all, to tell rows apart."""
@@ -49,7 +50,7 @@ class Outcome:
         logp = [value for value, role in pairs if role == Role.POLICY and math.isfinite(value)]
         return cls(
             row.uid, row.group, row.source, row.score, row.correct, row.propensity, row.sampled_count, row.stop, row.status, row.player,
-            row.components, _paid(row), -sum(logp), len(logp),
+            row.opponent, row.components, _paid(row), -sum(logp), len(logp),
         )  # fmt: skip
 
 
@@ -82,6 +83,10 @@ def of_rollouts(trajectories: list[Outcome]) -> dict[str, float]:
     for seat in seats if len(seats) > 1 else ():
         own = [float(t.score or 0) for t in scored if t.player == seat]
         metrics[f"reward/player_{seat}"] = sum(own) / len(own)
+    for name in sorted({t.opponent for t in scored if t.opponent is not None}):
+        against = [t for t in scored if t.opponent == name]
+        metrics[f"reward/against_{name}"] = sum(float(t.score or 0) for t in against) / len(against)
+        metrics[f"reward/won_against_{name}"] = sum(bool(t.correct) for t in against) / len(against)
     names = sorted({name for t in scored for name in t.components})
     if names != ["verifier"]:
         for name in names:

@@ -140,6 +140,7 @@ class RlvrKind(Kind):
             from pipelines.recipe.engine_checks import check_engine
 
             check_engine(node)
+        _check_roles(node)
         check_trained_games(node)
         _check_samples(node)
         rollout = str(rl.rollout.get("kind"))
@@ -147,7 +148,6 @@ class RlvrKind(Kind):
         others = [name for name, own in rl.by_source.items() if own.rollout is not None]
         check_episodes(node, "rlvr.rollout", rollout, rl.split, PLAYS in about.makes, others)
         _check_users(node)
-        _check_roles(node)
         reward_models.check(resolve(node.settings))
 
 
@@ -171,7 +171,7 @@ def _check_roles(node: Node) -> None:
         if each.is_role and each.value in node.recipe.graph:
             raise RecipeError(
                 f"rlvr.{each.label}",
-                f"{each.value} is {reward_models.ROLES[each.value]} here, and a stage of the recipe has this name too",
+                f"{each.value} is {each.meaning} here, and a stage of the recipe has this name too",
                 "Call the stage otherwise.",
             )
 

@@ -1,4 +1,4 @@
-"""Where an rlvr section names reward models, judges or models to score with: stages of the recipe, or checkpoints by path.
+"""Where an rlvr section names reward models, judges, opponents or models to score with: stages of the recipe, or checkpoints by path.
 
 It imports no method, so that reading a recipe stays fast.
 """
@@ -13,16 +13,19 @@ from typing import Any
 
 from pipelines.base.errors import RecipeError
 from pipelines.base.project import syntax_tree
-from pipelines.contract import catalogue
+from pipelines.contract import catalogue, opponents
 from pipelines.contract.scorer import POLICY, REFERENCE
 from pipelines.recipe.model_path import CLASSIFIER, architecture_of, is_stage_name
 from pipelines.recipe.slots import SLOTS
 from pipelines.recipe.stage_kind import MODEL, REWARD_MODEL, Place
 
-DECLARED = {"reward_models": REWARD_MODEL, "language_models": MODEL, "model_paths": MODEL}
+DECLARED = {"reward_models": REWARD_MODEL, "language_models": MODEL, "model_paths": MODEL, "players": MODEL}
 """Attribute of a method's class that lists its settings with names of such models → what a stage so named makes."""
-ROLES = {POLICY: "the policy itself", REFERENCE: "the model that the run started from"}
-"""What a setting in `model_paths` may say beside, and what it means."""
+ROLES: dict[str, dict[str, str]] = {
+    "model_paths": {POLICY: "the policy itself", REFERENCE: "the model that the run started from"},
+    "players": opponents.ROLES,
+}
+"""What a setting in one of these may say beside, and what it means."""
 
 
 @dataclass(frozen=True)
@@ -59,8 +62,23 @@ class Named:
 
     @property
     def is_role(self) -> bool:
-        """Whether it is the policy itself or the model that the run started from."""
-        return self.attribute == "model_paths" and self.value in ROLES
+        """Whether it is none of these, such as the policy itself."""
+        return bool(self.meaning)
+
+    @property
+    def meaning(self) -> str:
+        """What it means where it is a role."""
+        return ROLES.get(self.attribute, {}).get(self.value, "")
+
+    def put(self, folder: str) -> None:
+        """Write a folder in place of the name; an opponent keeps that as its own."""
+        if self.attribute != "players":
+            self.holder[self.key] = folder
+        elif isinstance(self.holder, list):
+            self.holder[self.key] = {"player": folder, "name": self.value}
+        else:
+            name = self.holder.get("name") or self.value
+            self.holder.update(player=folder, name=name)
 
 
 def named(section: Mapping[str, Any]) -> Iterator[Named]:
@@ -95,6 +113,8 @@ def _of_part(slot: str, where: Place, part: dict[str, Any]) -> Iterator[Named]:
             for number, each in enumerate(value if isinstance(value, list) else []):
                 if isinstance(each, str):
                     yield Named(value, number, (*where, setting, number), attribute)
+                elif attribute == "players" and isinstance(each, dict) and isinstance(each.get("player"), str):
+                    yield Named(each, "player", (*where, setting, number, "player"), attribute)
 
 
 @cache
@@ -126,7 +146,7 @@ def check(section: Mapping[str, Any]) -> None:
             continue
         architecture = architecture_of(each.value)
         classifies = architecture is not None and architecture.endswith(CLASSIFIER)
-        if each.attribute == "language_models" and classifies:
+        if each.attribute in ("language_models", "players") and classifies:
             raise RecipeError(f"rlvr.{each.label}", f"{each.value} is a reward model, and a language model is asked.")
         if each.makes == REWARD_MODEL and architecture is not None and not classifies:
             raise RecipeError(
@@ -144,5 +164,5 @@ def with_folders(section: dict[str, Any], inputs: Mapping[str, str]) -> dict[str
     """
     for each in list(named(section)):
         if each.is_stage:
-            each.holder[each.key] = f"{inputs[each.label]}/model"
+            each.put(f"{inputs[each.label]}/model")
     return section

@@ -34,7 +34,8 @@ def entries(
         decode: token ids → text.
 
     Returns:
-        uid, group, text, score, correct, status, components; `player`, its seat in a game; `logged`, what reward functions noted;
+        uid, group, text, score, correct, status, components; `player`, its seat in a game, and `opponent`, who
+        had the others; `logged`, what reward functions noted;
         `prompt` (messages) with the first row of a group, and with every row that has its own;
         `turns` ([who, text] pairs) where somebody else than the policy wrote after the prompt;
         `advantage` where all of the policy's tokens have the same one; `tokens` where they differ, or where sampler and trainer do: text
@@ -52,6 +53,8 @@ def entries(
         groups.add(row.group)
         if row.player is not None:
             entry["player"] = row.player
+        if row.opponent is not None:
+            entry["opponent"] = row.opponent
         entry |= {"text": row.text, "score": row.score, "correct": row.correct, "status": row.status}
         entry["components"] = row.components
         if row.logged:

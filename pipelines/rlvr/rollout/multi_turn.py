@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.episode import play
+from pipelines.contract.fields import Line
 from pipelines.contract.method import Rollout
+from pipelines.contract.opponents import FIELD, Opponent, pool_of
 from pipelines.contract.turn_budget import TurnBudget
 
 if TYPE_CHECKING:
@@ -17,7 +19,9 @@ if TYPE_CHECKING:
 
     from pipelines.contract.asynchronous import Asynchronous
     from pipelines.contract.card import Bound
+    from pipelines.contract.league import League
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
+    from pipelines.contract.scorer import Scorer
     from pipelines.data.records import Trajectory
 
 
@@ -47,6 +51,12 @@ class multi_turn(Rollout):
     Self-play (`opponent: policy`) gives a row for each seat: the other seat's moves are observations, the final reward is given to the
     seat's own last turn, and each seat is its own group. A seat that had no turn has no row.
 
+    `opponents` is a pool of who else may play in such games: `policy` (itself), `random` and `perfect`, stages that make a model, and
+    models by path, each a name or `{player: NAME, weight: 2, name: LABEL}`. A group draws its opponent by the weights, and the policy's
+    seat evenly, from the seed, the step and the group alone; its games share both, so what their rewards differ by is the policy's doing.
+    The opponent's moves are observations, and the policy's rows the only ones. Frozen models decode in this process with the stage's
+    `sampling`, read through their own tokenizers and chat templates, and never change.
+
     A program (environment `agent`) may begin new conversations in its episode, such as with a summary in place of the past: each in which
     the policy had a turn is a row of the group, and is paid the whole episode's reward.
 
@@ -71,6 +81,8 @@ class multi_turn(Rollout):
     nothing to decode.
     """
 
+    players: ClassVar[tuple[str, ...]] = ("opponents",)
+
     def __init__(
         self,
         *,
@@ -89,12 +101,14 @@ class multi_turn(Rollout):
         max_concurrent: Annotated[int, Field(ge=1, le=10_000)] = 64,
         time_limit_s: Annotated[float, Field(gt=0)] | None = None,
         batch_invariant: bool = False,
+        opponents: Annotated[list[Line | Opponent], Field(min_length=1, max_length=64)] | None = None,
     ) -> None:
         self.budget = TurnBudget(
             max_turns, extension, extensions, remind, max_tokens, extension_cost, tolerance, least_turns, end_invalid, invalid_cost,
         )  # fmt: skip
         self.regenerate = regenerate
         self.scheduler: Asynchronous | None = None
+        self.league: League | None = None
         if asynchronous:
             from pipelines.contract.asynchronous import Asynchronous  # not above: few runs need its code
 
@@ -107,6 +121,21 @@ class multi_turn(Rollout):
                 "Set asynchronous: true too, or leave it out.",
             )
         self.repeatable = not asynchronous or (batch_invariant and time_limit_s is None)
+        if opponents is not None and asynchronous:
+            raise RecipeError(
+                FIELD,
+                "with asynchronous: true every episode takes its turns by itself, and opponents take theirs together",
+                "Leave asynchronous out, or opponents.",
+            )
+        if opponents is not None:
+            from pipelines.contract.league import League
+
+            self.league = League(pool_of(opponents))
+
+    def connect(self, scorer: Scorer) -> None:
+        """Load the opponents that are models."""
+        if self.league is not None:
+            self.league.connect(scorer)
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems."""
@@ -126,7 +155,8 @@ class multi_turn(Rollout):
         return [row for request in requests for row in groups.get(request.group, [])]
 
     def _play(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
-        scheduler = self.scheduler.play_out if self.scheduler is not None else None
+        chosen = self.scheduler or self.league
+        scheduler = chosen.play_out if chosen is not None else None
         return play(requests, context, self.budget, split=True, scheduler=scheduler)
 
     def metrics(self) -> dict[str, float]:

@@ -18,7 +18,7 @@ from tasks import keys
 
 
 def test_what_is_read_from_the_file_is_what_the_class_says():
-    some = {"model_paths": 0, "reward_models": 0, "language_models": 0}
+    some = {"model_paths": 0, "reward_models": 0, "language_models": 0, "players": 0}
     for slot in [f"rlvr.{slot}" for slot in (*SLOTS, "providers")]:
         for name in catalogue.names(slot):
             said = {attribute: getattr(catalogue.load(slot, name), attribute, ()) for attribute in some}
@@ -145,3 +145,46 @@ def test_rounds_score_with_the_model_of_their_own_round(tmp_path):
     read = read_recipe(path)
     for number in (1, 2):
         assert read.node(f"rl-{number}").inputs["reward.terms.1.model"] == f"expert-{number}"
+
+
+def test_opponents_are_stages_paths_and_roles(tmp_path):
+    """What a stage made and a path's files are in the key, a stage's name is not; in metrics an opponent is called by it."""
+
+    def pool(stage):
+        entries = [
+            "policy",
+            stage,
+            {"player": stage, "weight": 2, "name": "often"},
+            "random",
+            str(tmp_path / "old/model"),
+        ]
+        return graph(tmp_path, {"rollout": {"kind": "multi_turn", "opponents": entries}}, rename=stage)
+
+    read = read_recipe(pool("expert"))
+    node = read.node("rl")
+    labels = ["rollout.opponents.1", "rollout.opponents.2.player"]
+    assert [node.inputs.get(label) for label in labels] == ["expert", "expert"]
+    reads = node.kind.reads(node)
+    assert [(label, each.path) for label, each in reads.models.items() if "opponents" in label] == [
+        ("rollout.opponents.4", str(tmp_path / "old/model"))
+    ]
+    settings = reward_models.with_folders(reads.settings["rlvr"], dict.fromkeys(labels, "/artifact"))
+    assert settings["rollout"]["opponents"][1:3] == [
+        {"player": "/artifact/model", "name": "expert"}, {"player": "/artifact/model", "weight": 2, "name": "often"}
+    ]  # fmt: skip
+
+    def key(of, digest="digest"):
+        parts = keys.key_parts(of, "rl", dict.fromkeys(of.node("rl").inputs, "same") | dict.fromkeys(labels, digest))
+        return keys.stage_key(parts)
+
+    (tmp_path / "old/model").mkdir(parents=True)
+    assert key(read) != key(read, "another")
+    assert key(read_recipe(pool("other"))) == key(read_recipe(pool("expert")))
+    with pytest.raises(
+        RecipeError, match=r"rl\.rollout\.opponents\.1: there is no stage called 'zzz'\. Known: cold, expert"
+    ):
+        read_recipe(pool("expert"), ["rl.rollout.opponents=[policy, zzz]"])
+    with pytest.raises(
+        RecipeError, match=r"random is legal moves at random here, and a stage of the recipe has this name too"
+    ):
+        check(read_recipe(pool("random")))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
+import json
 import re
 
 import pytest
@@ -214,6 +216,30 @@ def test_a_run_broken_off_and_started_again_ends_in_the_same_bytes(tmp_path, sta
     assert '"player": 1' in logged and "You are O" in logged
 
 
+def pool(start, *more):
+    """Overrides for games against a pool of opponents, one of them a model."""
+    entries = ["policy", "random", {"player": str(start / "sft/out/model"), "name": "cold", "weight": 2}, *more]
+    return (*MARS, "rlvr.rollout.opponents=" + json.dumps(entries), "rlvr.prompts=8")
+
+
+def test_a_run_against_a_pool_of_opponents_ends_in_the_same_bytes_after_a_break(tmp_path, start):
+    """Every row is the policy's own, and what it is paid against each opponent is a metric."""
+    (tmp_path / "whole").mkdir()
+    (tmp_path / "halves").mkdir()
+    made = toys.trainer(tmp_path / "whole", start, games(tmp_path), *pool(start))
+    [frozen] = made.update.rollout.fn.league.models.values()
+    before = copy.deepcopy(frozen.sampler.model.state_dict())
+    made.run()
+    assert all(before[name].equal(weight) for name, weight in frozen.sampler.model.state_dict().items())
+    toys.run_stopped(lambda: toys.trainer(tmp_path / "halves", start, games(tmp_path), *pool(start)), 1)
+    whole, halves = (toys.result(tmp_path / name / "work") for name in ("whole", "halves"))
+    assert whole == halves
+    metrics = {name for _, values in whole[1] for name in values}
+    assert {f"reward/{kind}_{name}" for kind in ("against", "won_against") for name in ("cold", "random")} <= metrics
+    lines = (tmp_path / "whole/work/out/report/rollouts.jsonl").read_text().splitlines()
+    assert {json.loads(line).get("opponent") for line in lines} == {None, "random", "cold"}
+
+
 def test_dr_mas_compares_each_player_with_itself_alone(tmp_path, start):
     """Whatever the seats earn; the whole preset trains both."""
     made = toys.trainer(
@@ -260,6 +286,28 @@ def test_plan_refuses_what_cannot_play(tmp_path):
     check(read_recipe(against, [*MARS, prompting]))
     task = {"name": "own", "environment": {**GAME_TASK, "config": {"opponent": "policy"}}}
     assert "evaluate.tasks.own.environment.config.opponent" in refused(own, *MARS, f"evaluate.tasks={[task]}")
+
+
+def test_plan_refuses_opponents_that_cannot_play(tmp_path, monkeypatch):
+    own, against = games(tmp_path), tmp_path / "against"
+    against.mkdir()
+    pool = 'rlvr.rollout.opponents=["policy", "random", "perfect"]'
+    check(read_recipe(own, [*MARS, pool]))
+    server = "rlvr.sampler={url: 'http://127.0.0.1:8000', weights: /tmp}"
+    check(read_recipe(own, [*MARS, pool, server]))
+    told = refused(own, *MARS, 'rlvr.rollout.opponents=["policy", "./cold"]', server)
+    assert "rlvr.rollout.opponents: cold is decoded in the trainer's process, and with rlvr.sampler" in told
+    told = refused(games(against, opponent="random"), *MARS, pool)
+    assert (
+        "rlvr.rollout.opponents: no game of the data leaves a seat to them. Set the source's config.opponent to policy"
+        in told
+    )
+    assert "no such setting" in refused(
+        own, "rlvr.rollout={kind: turn_tree, opponents: [random]}", "rlvr.advantage=grpo"
+    )
+    for world in tic_tac_toe.World.__mro__[:2]:
+        monkeypatch.delattr(world, "best")
+    assert "the environment tic_tac_toe cannot say the moves of perfect" in refused(own, *MARS, pool)
 
 
 def test_plan_refuses_samples_of_two_players(tmp_path):
