@@ -17,8 +17,6 @@ from pipelines.contract.streams import seed_of
 
 FIXED = {"random": "legal", "perfect": "best"}
 """Players that are no models, and the method of a game's `World` that they need: a list of messages, or the chance of each."""
-ROLES = {POLICY: "the policy itself", "random": "legal moves at random", "perfect": "the exact best player"}
-"""What may be named as a player beside stages and paths, and what it means."""
 FIELD = "rlvr.rollout.opponents"
 
 
@@ -35,7 +33,7 @@ class Opponent(Strict):
     @property
     def is_model(self) -> bool:
         """Whether it is a frozen model."""
-        return self.player not in ROLES
+        return self.player not in (POLICY, *FIXED)
 
     @property
     def is_policy(self) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pipelines import environments
 from pipelines.base.errors import RecipeError
-from pipelines.contract.opponents import FIELD, FIXED, Opponent
 from pipelines.recipe.settings import Task
 from pipelines.recipe.slots import bind_slots, bound_list
 from pipelines.recipe.source import Source, sources_of
@@ -42,9 +41,10 @@ def check_trained_games(node: Node) -> None:
             "Use problems of a game, such as tic_tac_toe, or another method.",
         )
     task = _of_self_play(sources)
-    league = getattr(bound["rollout"].fn, "league", None)
-    if league is not None:
-        _check_opponents(node, league.pool, sources, from_files)
+    if league := getattr(bound["rollout"].fn, "league", None):
+        from pipelines.recipe.opponents import check_opponents
+
+        check_opponents(node.settings, league.pool, sources, from_files)
     if task is None:
         return
     if "player" not in bound["rollout"].card.makes:
@@ -58,34 +58,6 @@ def check_trained_games(node: Node) -> None:
             "rlvr.prompting",
             f"{bound['prompting'].name} changes the problem's prompt, and in {task} with opponent: policy each seat has one of its own",
             "Use prompting: plain, or set the source's config.opponent to random or perfect.",
-        )
-
-
-def _check_opponents(node: Node, pool: list[Opponent], sources: list[Source], from_files: bool) -> None:
-    """The games leave a seat to the opponents, know the fixed ones' moves, and models are decoded here."""
-    games = list(dict.fromkeys(str(s.task) for s in sources if s.task and environments.self_play(s.task, s.config)))
-    if not games and not from_files:
-        raise RecipeError(
-            FIELD,
-            "no game of the data leaves a seat to them",
-            "Set the source's config.opponent to policy, or leave opponents out.",
-        )
-    for game in games:
-        world = environments.module(game).World
-        for player, needed in FIXED.items():
-            if any(each.player == player for each in pool) and not hasattr(world, needed):
-                raise RecipeError(
-                    FIELD,
-                    f"the environment {game} cannot say the moves of {player}",
-                    f"Its World needs {needed}(), or leave {player} out.",
-                )
-    models = [each for each in pool if each.is_model]
-    elsewhere = next((name for name in ("sampler", "engine") if getattr(node.settings, name) is not None), None)
-    if models and elsewhere is not None:
-        raise RecipeError(
-            FIELD,
-            f"{models[0].name} is decoded in the trainer's process, and with rlvr.{elsewhere} the policy on a server",
-            f"Leave rlvr.{elsewhere} out, or name policy, random and perfect alone.",
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from pipelines.base.errors import RecipeError
 from pipelines.base.project import syntax_tree
-from pipelines.contract import catalogue, opponents
+from pipelines.contract import catalogue
 from pipelines.contract.scorer import POLICY, REFERENCE
 from pipelines.recipe.model_path import CLASSIFIER, architecture_of, is_stage_name
 from pipelines.recipe.slots import SLOTS
@@ -23,7 +23,7 @@ DECLARED = {"reward_models": REWARD_MODEL, "language_models": MODEL, "model_path
 """Attribute of a method's class that lists its settings with names of such models → what a stage so named makes."""
 ROLES: dict[str, dict[str, str]] = {
     "model_paths": {POLICY: "the policy itself", REFERENCE: "the model that the run started from"},
-    "players": opponents.ROLES,
+    "players": {POLICY: "the policy itself", "random": "legal moves at random", "perfect": "the exact best player"},
 }
 """What a setting in one of these may say beside, and what it means."""
 
