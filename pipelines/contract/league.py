@@ -24,7 +24,7 @@ from pipelines.contract.episode import (
     take_turns,
     waiting,
 )
-from pipelines.contract.streams import stream_id
+from pipelines.contract.streams import seed_of, stream_id
 from pipelines.data import chat
 from pipelines.data.records import Message, Role, Stop
 from pipelines.environments import Step
@@ -33,9 +33,12 @@ from pipelines.environments._stepping import step_all
 if TYPE_CHECKING:
     from pipelines.contract.opponents import Opponent
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
-    from pipelines.contract.scorer import LanguageModel, Scorer
+    from pipelines.contract.scorer import CopiedPlayer, EarlierPolicy, ModelPlayer, Scorer
     from pipelines.contract.turn_budget import TurnBudget
     from pipelines.environments._forms import Game
+
+EVERY, COPIES = 50, 4
+"""Defaults of `Opponent.every` and `Opponent.copies`."""
 
 
 @dataclass
@@ -46,6 +49,8 @@ class _Match:
     opponent: Opponent
     seed: int
     """Of all that the opponent draws."""
+    model: ModelPlayer | None = None
+    """That the opponent is, if it is one."""
     moves: int = 0
     """That the opponent has made."""
     read: dict[int, list[int]] = field(default_factory=dict)
@@ -73,7 +78,11 @@ class League:
 
     def __init__(self, pool: Sequence[Opponent]) -> None:
         self.pool = list(pool)
-        self.models: dict[str, LanguageModel] = {}
+        self.models: dict[str, ModelPlayer] = {}
+        self.past = next((each for each in self.pool if each.is_past), None)
+        self.policy: EarlierPolicy | None = None
+        self.copies: list[tuple[int, CopiedPlayer]] = []
+        """(optimizer updates before it, player) of each copy of the policy, the oldest first."""
 
     def connect(self, scorer: Scorer) -> None:
         """Load the models.
@@ -82,11 +91,23 @@ class League:
             ModelError: one cannot be loaded.
         """
         self.models = {each.player: scorer.language_model(each.player) for each in self.pool if each.is_model}
+        if self.past is not None:
+            self.policy = scorer.earlier()
+
+    def state_dict(self) -> dict[str, Any]:
+        """The copies of the policy, where it plays with any."""
+        return {} if self.past is None else {"copies": [(version, each.weights) for version, each in self.copies]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        if self.policy is not None:
+            self.copies = [(version, self.policy.player(weights)) for version, weights in state["copies"]]
 
     def play_out(
         self, requests: list[RolloutRequest], context: RolloutContext, budget: TurnBudget, *, restarts: bool = False
     ) -> list[Episode]:
         """All episodes of the requests; those of a group have the same opponent, and the policy has the same seat in them."""
+        self._copy(context.version)
         matches: dict[int, _Match] = {}
         games = [[self._begun(request, context, matches) for _ in range(request.rollouts)] for request in requests]
         late = [match for match in matches.values() if match.waits_for_opponent]
@@ -105,6 +126,22 @@ class League:
                 hear(match.episode, answer, context, budget)
         return [episode for episode in episodes if episode.tokens]
 
+    def _copy(self, version: int) -> None:
+        """Keep a copy of the policy where the last one is old enough."""
+        if (
+            self.past is None
+            or self.policy is None
+            or (self.copies and version - self.copies[-1][0] < (self.past.every or EVERY))
+        ):
+            return
+        self.copies = [*self.copies, (version, self.policy.player())][-(self.past.copies or COPIES) :]
+
+    def _model(self, opponent: Opponent, key: Sequence[int | str], group: int) -> ModelPlayer | None:
+        """The model that an opponent is in a group's games, if it is one."""
+        if not opponent.is_past:
+            return self.models.get(opponent.player)
+        return self.copies[seed_of("copy", *key, group) % len(self.copies)][1]
+
     def _begun(self, request: RolloutRequest, context: RolloutContext, matches: dict[int, _Match]) -> list[Episode]:
         """The episodes of a new game: one where it has an opponent, which is then a match; else those of all seats of the policy."""
         name, world = new_world(request, context)
@@ -114,6 +151,7 @@ class League:
             return seated(request, context, (name, world))
         episode = Episode(request, world, name, [], [], [], [], [], [], player=seats[place], opponent=opponent.name)
         match = _Match(episode, opponent, context.streams.integer(request.group))
+        match.model = self._model(opponent, context.streams.key, request.group)
         matches[id(episode)] = match
         if not match.waits_for_opponent:
             episode.opening = list(request.problem.prompt)
@@ -145,20 +183,21 @@ class League:
     def _moves(self, matches: Sequence[_Match], context: RolloutContext) -> list[str]:
         """The opponents' messages; those of one model are decoded together."""
         texts: dict[int, str] = {}
-        for opponent in self.pool:
-            own = [match for match in matches if match.opponent is opponent]
-            if opponent.is_model and own:
-                moves = self._decoded(opponent, own, context)
+        by_model: dict[int, list[_Match]] = {}
+        for match in matches:
+            by_model.setdefault(id(match.model), []).append(match)
+        for own in by_model.values():
+            if own[0].model is not None:
+                moves = self._decoded(own[0].model, own, context)
             else:
-                moves = [opponents.fixed_move(m.world, opponent.player, f"{m.seed} {m.moves}") for m in own]
+                moves = [opponents.fixed_move(m.world, m.opponent.player, f"{m.seed} {m.moves}") for m in own]
             texts |= {id(match): text for match, text in zip(own, moves, strict=True)}
         for match in matches:
             match.moves += 1
         return [texts[id(match)] for match in matches]
 
-    def _decoded(self, opponent: Opponent, matches: Sequence[_Match], context: RolloutContext) -> list[str]:
+    def _decoded(self, model: ModelPlayer, matches: Sequence[_Match], context: RolloutContext) -> list[str]:
         """A model's messages, each in the conversation of its own seat; one that fills its context gets an empty message."""
-        model = self.models[opponent.player]
         own = replace(context, sampler=model.sampler, tokenizer=model.tokenizer, entropy=False)
         seats = [cast(int, match.world.mover) for match in matches]
         for match, seat in zip(matches, seats, strict=True):

@@ -63,7 +63,7 @@ class Method:
     reward_models: ClassVar[tuple[str, ...]] = ()
     """Settings that name reward models, one or a list: stages of the recipe, or checkpoints by path. Their files belong to the key too."""
     players: ClassVar[tuple[str, ...]] = ()
-    """Settings that list who plays a game, each a name or a section with `player`: `policy`, `random`, `perfect`, stages of the
+    """Settings that list who plays a game, each a name or a section with `player`: `policy`, `past`, `random`, `perfect`, stages of the
     recipe that make a model, or models by path. The files of models belong to the key too."""
     info_fields: ClassVar[tuple[str, ...]] = ()
     """Settings that name a field of the records' info, which some record must have."""

@@ -17,6 +17,8 @@ from pipelines.contract.streams import seed_of
 
 FIXED = {"random": "legal", "perfect": "best"}
 """Players that are no models, and the method of a game's `World` that they need: a list of messages, or the chance of each."""
+PAST = "past"
+"""The policy's own earlier weights, as a player."""
 FIELD = "rlvr.rollout.opponents"
 
 
@@ -24,16 +26,25 @@ class Opponent(Strict):
     """An entry of a pool of opponents."""
 
     player: Line
-    """`policy`, `random`, `perfect`, a stage that makes a model, or a model by its path."""
+    """`policy`, `past`, `random`, `perfect`, a stage that makes a model, or a model by its path."""
     weight: Annotated[float, Field(gt=0)] = 1.0
     """The chance to be drawn is its share of the weights."""
     name: Label | None = None
     """In metrics; default: the player's own."""
+    every: Annotated[int, Field(ge=1)] | None = None
+    """Of `past`: optimizer updates between two copies of the policy's weights; default 50. The first is that of the run's start."""
+    copies: Annotated[int, Field(ge=1, le=64)] | None = None
+    """Of `past`: how many, the newest ones, it may play with, each as likely as the others; default 4."""
+
+    @property
+    def is_past(self) -> bool:
+        """Whether it is a copy of the policy's earlier weights."""
+        return self.player == PAST
 
     @property
     def is_model(self) -> bool:
-        """Whether it is a frozen model."""
-        return self.player not in (POLICY, *FIXED)
+        """Whether it is a frozen model that is loaded."""
+        return self.player not in (POLICY, PAST, *FIXED)
 
     @property
     def is_policy(self) -> bool:
@@ -48,7 +59,7 @@ def pool_of(entries: Sequence[str | dict[str, Any]]) -> list[Opponent]:
     ['policy', 'old', 'old-2']
 
     Raises:
-        RecipeError: two have one name, or none is anything but the policy.
+        RecipeError: two have one name or are earlier weights, none is anything but the policy, or a setting is another player's.
     """
     pool = [Opponent.model_validate({"player": each} if isinstance(each, str) else each) for each in entries]
     chosen = [each.name for each in pool if each.name is not None]
@@ -56,6 +67,12 @@ def pool_of(entries: Sequence[str | dict[str, Any]]) -> list[Opponent]:
     names = numbered(own)
     if len({*chosen}) < len(chosen) or len({*names}) < len(names):
         raise RecipeError(FIELD, "two opponents have one name", "Give each a `name` of its own.")
+    if any((each.every or each.copies) and not each.is_past for each in pool) or sum(each.is_past for each in pool) > 1:
+        raise RecipeError(
+            FIELD,
+            "every and copies are settings of one entry, the player past",
+            "Leave them out elsewhere, and name past once.",
+        )
     if all(each.is_policy for each in pool):
         raise RecipeError(
             FIELD, "the policy alone is what self-play is without opponents", "Add another one, or leave it out."

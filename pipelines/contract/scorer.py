@@ -118,14 +118,36 @@ class RewardModel(Protocol):
         ...
 
 
-class LanguageModel(Protocol):
-    """A frozen model that writes; see `pipelines.engine.chat_model.ChatModel`."""
+class ModelPlayer(Protocol):
+    """A model that takes a seat in a game."""
 
-    sampler: Any
-    """A `Sampler` of its weights."""
-    tokenizer: Any
-    system_prompt: str | None
-    """That it was trained with."""
+    @property
+    def sampler(self) -> Any:
+        """A `Sampler` of its weights."""
+        ...
+
+    @property
+    def tokenizer(self) -> Any:
+        """Its own."""
+        ...
+
+    @property
+    def system_prompt(self) -> str | None:
+        """That it was trained with."""
+        ...
+
+
+class CopiedPlayer(ModelPlayer, Protocol):
+    """The policy with a copy of its weights."""
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """The copy of those that are trained, on the CPU."""
+        ...
+
+
+class LanguageModel(ModelPlayer, Protocol):
+    """A frozen model that writes; see `pipelines.engine.chat_model.ChatModel`."""
 
     def reply(
         self, conversations: Sequence[list[Message]], *, temperature: float, max_tokens: int, sample: int = 0
@@ -134,6 +156,14 @@ class LanguageModel(Protocol):
 
         Equal conversations get equal replies, whatever is asked beside them, up to rounding; with another `sample` other ones.
         """
+        ...
+
+
+class EarlierPolicy(Protocol):
+    """Makes players that are the policy with weights it has had; see `pipelines.rlvr.earlier.Earlier`."""
+
+    def player(self, weights: dict[str, Tensor] | None = None) -> CopiedPlayer:
+        """The policy with weights of an earlier player; default: a copy of those that it has now."""
         ...
 
 
@@ -186,6 +216,10 @@ class Scorer(Protocol):
         """
         ...
 
+    def earlier(self) -> EarlierPolicy:
+        """What plays with weights that the policy has had."""
+        ...
+
     def tokenizer(self, model: str = POLICY) -> Any:
         """The model's tokenizer."""
         ...
@@ -234,6 +268,10 @@ class NoScorer:
     def mixture(self, reference: float) -> Any:
         """Raises RuntimeError."""
         raise RuntimeError("a policy is mixed with its start while it is trained; here nothing lends a sampler")
+
+    def earlier(self) -> EarlierPolicy:
+        """Raises RuntimeError."""
+        raise RuntimeError("a policy has earlier weights while it is trained; here nothing lends any")
 
     def tokenizer(self, model: str = POLICY) -> Any:
         """Raises RuntimeError."""

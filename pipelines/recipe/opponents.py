@@ -35,7 +35,7 @@ def check_opponents(rlvr: Rlvr, pool: list[Opponent], sources: list[Source], fro
                     f"the environment {game} cannot say the moves of {player}",
                     f"Its World needs {needed}(), or leave {player} out.",
                 )
-    models = [each for each in pool if each.is_model]
+    models = [each for each in pool if each.is_model or each.is_past]
     elsewhere = next((name for name in ("sampler", "engine") if getattr(rlvr, name) is not None), None)
     if models and elsewhere is not None:
         raise RecipeError(

@@ -23,7 +23,12 @@ DECLARED = {"reward_models": REWARD_MODEL, "language_models": MODEL, "model_path
 """Attribute of a method's class that lists its settings with names of such models → what a stage so named makes."""
 ROLES: dict[str, dict[str, str]] = {
     "model_paths": {POLICY: "the policy itself", REFERENCE: "the model that the run started from"},
-    "players": {POLICY: "the policy itself", "random": "legal moves at random", "perfect": "the exact best player"},
+    "players": {
+        POLICY: "the policy itself",
+        "past": "the policy with earlier weights",
+        "random": "legal moves at random",
+        "perfect": "the exact best player",
+    },
 }
 """What a setting in one of these may say beside, and what it means."""
 

@@ -24,6 +24,7 @@ from pipelines.rlvr.passes import ForwardPasses
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import Sampler
+    from pipelines.contract.scorer import EarlierPolicy
     from pipelines.engine.chat_model import ChatModel
     from pipelines.engine.reward_model import RewardScorer
     from pipelines.engine.tinker.engine import TinkerEngine
@@ -170,6 +171,14 @@ class TextScorer:
         start = self.frozen.policy(self.start).causal
         dtype, rows = self.frozen.model.dtype, self.settings.decode_rows
         return Mixture(self.weights, start, reference, tokenizer=self.own_tokenizer, dtype=dtype, rows=rows)
+
+    def earlier(self) -> EarlierPolicy:
+        """See `Scorer`."""
+        from pipelines.rlvr.earlier import Earlier
+
+        return Earlier(
+            self.weights, tokenizer=self.own_tokenizer, dtype=self.frozen.model.dtype, rows=self.settings.decode_rows
+        )
 
     def log_probs(self, passages: Sequence[Passage], *, model: str = POLICY) -> list[Tensor]:
         """Log-probability in nats of each token, float32 [tokens]."""

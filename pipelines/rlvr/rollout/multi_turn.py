@@ -51,8 +51,9 @@ class multi_turn(Rollout):
     Self-play (`opponent: policy`) gives a row for each seat: the other seat's moves are observations, the final reward is given to the
     seat's own last turn, and each seat is its own group. A seat that had no turn has no row.
 
-    `opponents` is a pool of who else may play in such games: `policy` (itself), `random` and `perfect`, stages that make a model, and
-    models by path, each a name or `{player: NAME, weight: 2, name: LABEL}`. A group draws its opponent by the weights, and the policy's
+    `opponents` is a pool of who else may play in such games: `policy` (itself), `past` (a copy of its weights every `every` updates, of
+    which the last `copies` are drawn), `random` and `perfect`, stages that make a model, and models by path, each a name or
+    `{player: NAME, weight: 2, name: LABEL}`. A group draws its opponent by the weights, and the policy's
     seat evenly, from the seed, the step and the group alone; its games share both, so what their rewards differ by is the policy's doing.
     The opponent's moves are observations, and the policy's rows the only ones. Frozen models decode in this process with the stage's
     `sampling`, read through their own tokenizers and chat templates, and never change.
@@ -131,11 +132,21 @@ class multi_turn(Rollout):
             from pipelines.contract.league import League
 
             self.league = League(pool_of(opponents))
+            self.asks_policy = self.league.past is not None
 
     def connect(self, scorer: Scorer) -> None:
         """Load the opponents that are models."""
         if self.league is not None:
             self.league.connect(scorer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the pool of opponents remembers."""
+        return self.league.state_dict() if self.league is not None else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Take up where `state_dict` left off."""
+        if self.league is not None:
+            self.league.load_state_dict(state)
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """All rollouts of the problems."""

@@ -139,6 +139,43 @@ def test_a_model_reads_its_own_seat_with_its_own_tokenizer_and_system_prompt():
     assert frozen.tokenizer.get_vocab() != scripted.tokenizer().get_vocab()
 
 
+def test_copies_of_the_policy_are_taken_every_so_many_updates_and_the_newest_kept():
+    """The copies are drawn evenly; a league that goes on from the state plays the same games."""
+
+    class Policy:
+        """Counts the copies: the one after n others says the n-th free square first."""
+
+        def __init__(self):
+            self.taken = 0
+
+        def earlier(self):
+            return self
+
+        def player(self, weights=None):
+            self.taken += weights is None
+            number = self.taken - 1 if weights is None else weights["number"]
+            player = Frozen(lambda text, i: (re.findall("[1-9]", text.rsplit("You are", 1)[-1]) * 9)[number])
+            player.weights = {"number": number}
+            return player
+
+    def run(rollout, version):
+        context = dataclasses.replace(scripted.context(first_free), prompts=1000, version=version)
+        return rollout.run([request_of(empty_board(), group) for group in range(30)], context)
+
+    spec = {"kind": "multi_turn", "max_turns": 5, "opponents": [{"player": "past", "every": 2, "copies": 2}]}
+    rollout = bind("rlvr.rollout", spec).fn
+    rollout.connect(Policy())
+    rows = [run(rollout, version) for version in range(6)]
+    assert rollout.asks_policy and [version for version, _ in rollout.league.copies] == [2, 4]
+    assert {row.opponent for row in rows[0]} == {"past"}
+    firsts = {scripted.show(row.tokens).split("You are O.")[1][:4] for row in rows[5] if row.player == 1}
+    assert firsts == {"\n1X3", "\n12X"}, "each of the two copies that are kept has begun a game"
+    again = bind("rlvr.rollout", spec).fn
+    again.connect(Policy())
+    again.load_state_dict(rollout.state_dict())
+    assert [row.to_plain() for row in run(again, 5)] == [row.to_plain() for row in rows[5]]
+
+
 def test_opponents_see_nothing_of_the_other_s_card_and_deals_differ_as_in_self_play():
     bets = []
 
@@ -195,6 +232,11 @@ def test_budgets_and_repetitions_hold_for_the_policy_alone():
         (
             {"opponents": [{"player": "random", "name": "a"}, {"player": "perfect", "name": "a"}]},
             "two opponents have one name",
+        ),
+        ({"opponents": ["policy", {"player": "random", "copies": 2}]}, "settings of one entry, the player past"),
+        (
+            {"opponents": ["past", {"player": "past", "copies": 2, "name": "b"}]},
+            "settings of one entry, the player past",
         ),
         ({"opponents": []}, "rlvr.rollout.opponents"),
         ({"opponents": [{"player": "random", "weight": 0}]}, "rlvr.rollout.opponents"),

@@ -216,9 +216,10 @@ def test_a_run_broken_off_and_started_again_ends_in_the_same_bytes(tmp_path, sta
     assert '"player": 1' in logged and "You are O" in logged
 
 
-def pool(start, *more):
+def pool(start):
     """Overrides for games against a pool of opponents, one of them a model."""
-    entries = ["policy", "random", {"player": str(start / "sft/out/model"), "name": "cold", "weight": 2}, *more]
+    entries = ["policy", "random", {"player": str(start / "sft/out/model"), "name": "cold", "weight": 2}]
+    entries.append({"player": "past", "every": 2, "copies": 2})
     return (*MARS, "rlvr.rollout.opponents=" + json.dumps(entries), "rlvr.prompts=8")
 
 
@@ -230,14 +231,19 @@ def test_a_run_against_a_pool_of_opponents_ends_in_the_same_bytes_after_a_break(
     [frozen] = made.update.rollout.fn.league.models.values()
     before = copy.deepcopy(frozen.sampler.model.state_dict())
     made.run()
+    past = made.update.rollout.fn.league.copies
+    assert [version for version, _ in past] == [0, 2]
+    assert any(not past[0][1].weights[name].equal(weight) for name, weight in past[1][1].weights.items())
     assert all(before[name].equal(weight) for name, weight in frozen.sampler.model.state_dict().items())
     toys.run_stopped(lambda: toys.trainer(tmp_path / "halves", start, games(tmp_path), *pool(start)), 1)
     whole, halves = (toys.result(tmp_path / name / "work") for name in ("whole", "halves"))
     assert whole == halves
     metrics = {name for _, values in whole[1] for name in values}
-    assert {f"reward/{kind}_{name}" for kind in ("against", "won_against") for name in ("cold", "random")} <= metrics
+    assert {
+        f"reward/{kind}_{name}" for kind in ("against", "won_against") for name in ("cold", "random", "past")
+    } <= metrics
     lines = (tmp_path / "whole/work/out/report/rollouts.jsonl").read_text().splitlines()
-    assert {json.loads(line).get("opponent") for line in lines} == {None, "random", "cold"}
+    assert {json.loads(line).get("opponent") for line in lines} == {None, "random", "cold", "past"}
 
 
 def test_dr_mas_compares_each_player_with_itself_alone(tmp_path, start):
