@@ -31,9 +31,10 @@ from pipelines.environments import Step
 from pipelines.environments._stepping import step_all
 
 if TYPE_CHECKING:
+    from pipelines.contract.lent_models import CopiedPlayer, EarlierPolicy, ModelPlayer
     from pipelines.contract.opponents import Opponent
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
-    from pipelines.contract.scorer import CopiedPlayer, EarlierPolicy, ModelPlayer, Scorer
+    from pipelines.contract.scorer import Scorer
     from pipelines.contract.turn_budget import TurnBudget
     from pipelines.environments._forms import Game
 

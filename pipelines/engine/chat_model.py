@@ -23,7 +23,7 @@ ROWS = 64
 
 
 class ChatModel:
-    """Implements `LanguageModel` (pipelines/contract/scorer.py).
+    """Implements `LanguageModel` (pipelines/contract/lent_models.py).
 
     Args:
         path: a folder or hub name.

@@ -255,7 +255,7 @@ class RewardScorer:
     def score_with_critiques(
         self, answered: Sequence[Answered], count: int, *, seed: int
     ) -> list[list[ScoredCritique]]:
-        """`count` critiques of each answer, each with the score that is read after it; see `contract.scorer.RewardModel`.
+        """`count` critiques of each answer, each with the score that is read after it; see `contract.lent_models.RewardModel`.
 
         Raises:
             ModelError: the model writes no critiques.

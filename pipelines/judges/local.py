@@ -6,7 +6,7 @@ import json
 import time
 from collections.abc import Sequence
 
-from pipelines.contract.scorer import LanguageModel
+from pipelines.contract.lent_models import LanguageModel
 from pipelines.data.records import Message
 from pipelines.judges.endpoint import Reply
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Earlier:
-    """Implements `EarlierPolicy` (pipelines/contract/scorer.py) without a second network.
+    """Implements `EarlierPolicy` (pipelines/contract/lent_models.py) without a second network.
 
     Args:
         policy: the model that is trained, unsharded, whenever it is asked.

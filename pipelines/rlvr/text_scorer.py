@@ -23,8 +23,8 @@ from pipelines.rlvr.pack import padded
 from pipelines.rlvr.passes import ForwardPasses
 
 if TYPE_CHECKING:
+    from pipelines.contract.lent_models import EarlierPolicy
     from pipelines.contract.rollout import Sampler
-    from pipelines.contract.scorer import EarlierPolicy
     from pipelines.engine.chat_model import ChatModel
     from pipelines.engine.reward_model import RewardScorer
     from pipelines.engine.tinker.engine import TinkerEngine

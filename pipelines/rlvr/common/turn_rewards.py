@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pipelines.base.errors import RecipeError
-from pipelines.contract.scorer import RewardModel, Scorer
+from pipelines.contract.lent_models import RewardModel
+from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Problem, Role, Trajectory
 from pipelines.rlvr.scoring import verify
 

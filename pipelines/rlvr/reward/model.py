@@ -11,8 +11,9 @@ from torch import Tensor
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
+from pipelines.contract.lent_models import RewardModel
 from pipelines.contract.method import Reward
-from pipelines.contract.scorer import RewardModel, Scorer
+from pipelines.contract.scorer import Scorer
 from pipelines.data import chat
 from pipelines.data.records import Problem, Role, Stop, Trajectory
 from pipelines.rlvr.common.ensemble import aggregated

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import scripted
-import toys
 import torch
+import toys
 
 from pipelines.contract.sampling import Sampling
 from pipelines.rlvr.earlier import Earlier
