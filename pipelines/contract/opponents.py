@@ -52,7 +52,7 @@ class Opponent(Strict):
         return self.player == POLICY
 
 
-def pool_of(entries: Sequence[str | dict[str, Any]]) -> list[Opponent]:
+def pool_of(entries: Sequence[str | Opponent | dict[str, Any]]) -> list[Opponent]:
     """The opponents that a recipe lists, each with a name of its own.
 
     >>> [each.name for each in pool_of(["policy", {"player": "./runs/old", "weight": 2}, "./others/old"])]

@@ -80,7 +80,7 @@ class Named:
         if self.attribute != "players":
             self.holder[self.key] = folder
         elif isinstance(self.holder, list):
-            self.holder[self.key] = {"player": folder, "name": self.value}
+            self.holder[int(self.key)] = {"player": folder, "name": self.value}
         else:
             name = self.holder.get("name") or self.value
             self.holder.update(player=folder, name=name)
