@@ -9,7 +9,6 @@ from pipelines.base.errors import RecipeError
 from pipelines.curate.pictures import PLACEHOLDER, mark_of
 from pipelines.curate.values import RowError
 from pipelines.data import marks
-from pipelines.recipe.settings import Source
 
 
 def name_images(lm_task: Any) -> None:
@@ -42,7 +41,7 @@ def name_images(lm_task: Any) -> None:
 def _placed(task: str, text: str, images: list[Any]) -> str:
     """A question with marks where its images stand."""
     try:
-        named = [mark_of(image, "doc_to_image", Source(kind="hub", path=task)) for image in images]
+        named = [mark_of(image, "doc_to_image") for image in images]
     except RowError as error:
         raise RecipeError(
             "evaluate.tasks",

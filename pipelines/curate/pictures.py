@@ -79,7 +79,10 @@ class _Row:
 
     def mark(self, item: Any, field: str) -> str:
         """The mark of an image; empty where the source drops images."""
-        return "" if self.source.images == "drop" else mark_of(item, field, self.source)
+        source = self.source
+        if source.images == "drop":
+            return ""
+        return mark_of(item, field, folder=source.image_folder, most_pixels=source.most_pixels)
 
     def fill(self, value: Any, field: str) -> Any:
         """A text or messages with marks."""
@@ -157,30 +160,32 @@ def _in_front(value: Any, marks: str) -> Any:
     return value
 
 
-def mark_of(item: Any, field: str, source: Source) -> str:
+def mark_of(item: Any, field: str, *, folder: str | None = None, most_pixels: int | None = None) -> str:
     """The mark of an image, which this process knows from here on.
 
     Args:
-        item: Pillow's, bytes, base64, a `data:` address, a path below the source's `image_folder`, or an object with one of them.
+        item: Pillow's, bytes, base64, a `data:` address, a path below the folder, or an object with one of them.
+        folder: the source's `image_folder`.
+        most_pixels: an image with more is made smaller.
 
     Raises:
         RowError: it cannot be read.
     """
     try:
-        image = images.decoded(_bytes(item, field, source)) if not hasattr(item, "convert") else images.upright(item)
-        if source.most_pixels is not None and image.width * image.height > source.most_pixels:
-            ratio = (source.most_pixels / (image.width * image.height)) ** 0.5
+        image = images.decoded(_bytes(item, field, folder)) if not hasattr(item, "convert") else images.upright(item)
+        if most_pixels is not None and image.width * image.height > most_pixels:
+            ratio = (most_pixels / (image.width * image.height)) ** 0.5
             image = image.resize((max(1, int(image.width * ratio)), max(1, int(image.height * ratio))))
         return images.IMAGES.add(image)
     except images.ImageError as error:
         raise RowError(field, "an image that cannot be used", error.problems[0].problem[:200]) from None
 
 
-def _bytes(item: Any, field: str, source: Source) -> bytes:
+def _bytes(item: Any, field: str, folder: str | None) -> bytes:
     """The file of an image: bytes, base64, a `data:` address, a path below the source's folder, or an object with one of them."""
     if isinstance(item, dict):
         held = next((item[name] for name in ("bytes", "url", "image", "path") if not missing(item.get(name))), None)
-        return _bytes(held, field, source)
+        return _bytes(held, field, folder)
     if isinstance(item, bytes):
         return item
     if not isinstance(item, str):
@@ -198,14 +203,14 @@ def _bytes(item: Any, field: str, source: Source) -> bytes:
         raise RowError(
             field, "an image at an address, which is not fetched", f"{item[:100]!r}; write its bytes into the row"
         )
-    return _file(item.removeprefix("file://"), field, source)
+    return _file(item.removeprefix("file://"), field, folder)
 
 
-def _file(name: str, field: str, source: Source) -> bytes:
+def _file(name: str, field: str, folder: str | None) -> bytes:
     """The bytes of a file below the source's `image_folder`."""
-    if source.image_folder is None:
+    if folder is None:
         raise RowError(field, "an image by its path, and the source names no `image_folder`", repr(name[:100]))
-    root = Path(source.image_folder).expanduser().resolve()
+    root = Path(folder).expanduser().resolve()
     path = (root / name).resolve()
     if not path.is_relative_to(root):
         raise RowError(field, "a path that leads out of `image_folder`", repr(name[:100]))
