@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import golden_assembly, golden_rewards
+from benchmarks import golden_assembly, golden_distillation, golden_rewards
 from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import bind, load_plugins
 from pipelines.contract.columns import COLUMNS
@@ -470,4 +470,5 @@ SPECIAL: dict[tuple[str, str], Callable[[Case, torch.dtype], dict[str, Any] | No
     ("reward", "ttrl"): golden_rewards.ttrl, ("reward", "self_certainty"): golden_rewards.of_logits,
     ("reward", "rent"): golden_rewards.of_logits, ("reward", "rlpr"): golden_rewards.rlpr,
     ("rollout", "arpo"): arpo, ("divergence", "chi2"): chi2_rows, ("providers", "aligned_teacher"): aligned_teacher,
+    ("auxiliary_loss", "aligned_divergence"): golden_distillation.aligned_divergence,
 }  # fmt: skip

@@ -20,7 +20,8 @@ ALONE = sorted(p.stem for p in PRESETS.glob("*.yaml") if not any(words in p.read
 
 FITTING = {
     "gkd": ["rlvr.providers=[{kind: teacher_top, path: START/sft/out/base}]"],
-    "gold": ["rlvr.providers=[{kind: aligned_teacher, path: START/sft/out/base}]"],
+    "gold": ["rlvr.providers=[{kind: aligned_teacher_top, path: START/sft/out/base}]"],
+    "gold_sampled": ["rlvr.providers=[{kind: aligned_teacher, path: START/sft/out/base}]"],
     "on_policy_distillation": ["rlvr.providers=[{kind: teacher, path: START/sft/out/base}]"],
     "sdpo": ["rlvr.providers=[{kind: self_teacher, weights: average, template: '{prompt} {solution}'}]"],
     "sdft": [

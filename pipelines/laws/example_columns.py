@@ -147,4 +147,4 @@ def _drawn(column: Column, mask: Tensor, taken: Tensor, draw: torch.Generator) -
     some = mask
     if column.fill != column.fill:  # NaN
         some = mask & (torch.rand(shape, generator=draw) < 0.4)
-    return torch.where(some, values, torch.tensor(float(column.fill)))
+    return torch.where(some, values, torch.tensor(float(column.fill))).to(getattr(torch, column.dtype))

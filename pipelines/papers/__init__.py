@@ -94,6 +94,7 @@ PARTS: dict[str, dict[str, str]] = {
         "w_reinforce": "pipelines.papers.w_reinforce:w_reinforce",
     },
     "rlvr.auxiliary_loss": {
+        "aligned_divergence": "pipelines.papers.gold:aligned_divergence",
         "calibrl": "pipelines.papers.calibrl:calibrl_auxiliary_loss",
         "epo": "pipelines.papers.epo:epo",
         "generalised_jsd": "pipelines.papers.gkd:generalised_jsd",
@@ -181,6 +182,7 @@ PARTS: dict[str, dict[str, str]] = {
     },
     "rlvr.providers": {
         "aligned_teacher": "pipelines.papers.gold:aligned_teacher",
+        "aligned_teacher_top": "pipelines.papers.gold:aligned_teacher_top",
         "answer_log_prob": "pipelines.papers.igpo:answer_log_prob",
         "archer": "pipelines.papers.archer:archer",
         "collision": "pipelines.papers.otb:collision",

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 PLANTED = {
+    "gold: a group is as likely as its last token": ('pipelines/papers/gold.py', 'logp_top + before[..., None]', 'logp_top', ['tests/pipelines/rlvr/test_golden.py::test_agrees_with_the_source[auxiliary_loss/aligned_divergence]']),
+    "gold: tokens are named by the teacher's numbers": ('pipelines/papers/gold.py', 'names = self.of_policy.to(logits.device)[place].float()', 'names = shared[place].float()', ['tests/pipelines/rlvr/test_golden.py::test_agrees_with_the_source[auxiliary_loss/aligned_divergence]']),
+    'gold: the first token of a group is compared': ('pipelines/papers/gold.py', 'place, of_teacher = own.stop - 1, other.stop - 1', 'place, of_teacher = own.stop - 1, other.start', ['tests/pipelines/rlvr/test_golden.py::test_agrees_with_the_source[auxiliary_loss/aligned_divergence]']),
+    "gold: the others in the policy's order": ('pipelines/papers/gold.py', 'side.exp()).sort(-1, descending=True).values for side', 'side.exp()) for side', ['tests/pipelines/papers/test_gold.py::test_ranks_are_those_of_the_present_policy']),
     'saw: hinted rows train after the hint': ('pipelines/papers/saw.py', 'request.prompt,\n                    row.tokens[len(asked.prompt) :]', 'asked.prompt,\n                    row.tokens[len(asked.prompt) :]', ['tests/pipelines/papers/test_saw.py::test_a_step_by_hand']),
     'saw: the hint may be the whole solution': ('pipelines/papers/saw.py', 'len(tokens) - 1)\n', 'len(tokens))\n', ['tests/pipelines/papers/test_saw.py::test_hints_are_beginnings_of_the_solution']),
     'saw: hinted rows are in the value': ('pipelines/papers/saw.py', 'own = scored & ~told', 'own = scored', ['tests/pipelines/papers/test_saw_advantage.py::test_against_a_loop']),

@@ -32,7 +32,7 @@ GENERAL = {
     "xpo", "absolute_zero",
 }  # fmt: skip
 """Presets of papers that stand in none of the lists."""
-OTHERS = {"on_policy_distillation", "gkd", "gold", "sdpo", "sdft", "tree_grpo", "prime"}
+OTHERS = {"on_policy_distillation", "gkd", "gold", "gold_sampled", "sdpo", "sdft", "tree_grpo", "prime"}
 COMMANDS = {"compare", "overoptimisation", "report", "rubric", "sweep", "tournament"}
 USES = [(known.name, use) for known in systems.systems() for use in known.uses]
 
