@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from pipelines.data.records import Message
 
 PAPER, TITLE = "2505.03335", "Absolute Zero: Reinforced Self-play Reasoning with Zero Data"
-Kind = Literal["deduction", "abduction", "induction"]
+Kind = Literal["deduction", "abduction", "induction", "error"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+NO_ERROR = "NoError"
 SEED = ("def f(x):\n    return x", "'Hello world'")
 """The program and the input that the search starts from."""
 LONGEST = 2000
@@ -52,6 +53,7 @@ PROGRAM = (
 AIMS = {
     "deduction": "Somebody will see the function and the input and has to work out what it returns, which should take several steps.",
     "abduction": "Somebody will see the function and what it returns and has to find an input for it, which should take several steps.",
+    "error": "Somebody will see the function and the input and has to say in which exception the call ends, if any. Never write raise.",
 }
 INPUTS = (
     "```python\n{program}\n```\n\nWrite {count} inputs of this function that show what it does, and a message. Somebody will see half "
@@ -65,6 +67,7 @@ ASKED = {
         "```python\n{program}\n```\n\nFind an input for which `f` returns\n\n{output}\n\nGive the arguments, as Python literals, between "
         "```input and ```."
     ),
+    "error": "```python\n{program}\n```\n\nIn which exception does `f({input})` end? Give its type, or NoError, between ```output and ```.",
     "induction": (
         "{message}\n\n{examples}\n\nWrite the Python function `f` that gives these outputs; it is tried on other inputs. Give it between "
         "```python and ```."
@@ -92,7 +95,7 @@ class Task:
     outputs: tuple[str, ...]
     """What the program returns for each, as text."""
     values: tuple[Any, ...]
-    """The same as data of the sandbox's wire, made here from the text."""
+    """The same as data of the sandbox's wire, made here from the text; nothing of names of exceptions."""
     message: str = ""
 
     def question(self) -> str:
@@ -142,7 +145,9 @@ class absolute_zero(Rollout):
 
     The prompts of a step take turns in `kinds`. A deduction is a program f and an input, and asks for the output; an abduction gives the
     output and asks for an input; an induction shows half of `inputs` inputs of a known program with their outputs and a message, and asks
-    for a program that agrees on the others. Proposers see `references` programs of the buffer, an induction's one of them. A task holds
+    for a program that agrees on the others. An error, which the released scripts leave out and so does the default, is a deduction of the
+    exception that the call ends in, the nearest built-in one, or of NoError; its programs have a buffer of their own, and may not say
+    raise. Proposers see `references` programs of the buffer, an induction's one of them. A task holds
     where every input is made of Python literals and the program returns the same literal for it each time that it is called. Programs run
     in the sandbox alone, which has no files, network or clock to ask. One that holds joins the buffer once the draw is scored.
 
@@ -152,8 +157,8 @@ class absolute_zero(Rollout):
         solver     1 where correct, -0.5 where not, -1 where the answer is not between its marks
 
     Records are not read but for their place in the step: a split of one record will do. Use `filter: all_rows` and
-    `advantage: absolute_zero`. Left out: composite programs, tasks about errors, the rewards for complexity and diversity, and solving
-    tasks of earlier steps. The program buffer is in every commit.
+    `advantage: absolute_zero`. Left out: composite programs and the rewards for complexity and diversity, which the released scripts
+    switch off, and solving tasks of earlier steps. The buffers are in every commit.
 
     Take it where there are no problems at all and the policy writes programs already; with problems at hand `svs` makes variants of them.
     Components: `proposed` (rewards of proposers), `solved` (1 or 0). Metrics: `programs`, `held` (share of proposals).
@@ -162,7 +167,7 @@ class absolute_zero(Rollout):
     def __init__(
         self,
         *,
-        kinds: Annotated[list[Kind], Field(min_length=1, max_length=3)] = list(KINDS),  # noqa: B006
+        kinds: Annotated[list[Kind], Field(min_length=1, max_length=4)] = list(KINDS[:3]),  # noqa: B006
         references: Annotated[int, Field(ge=0, le=100)] = 6,
         inputs: Annotated[int, Field(ge=2, le=100)] = 10,
         solutions: Count = 8,
@@ -173,6 +178,8 @@ class absolute_zero(Rollout):
         self.capacity, self.limits = capacity, Limits(cpu_s=cpu_s)
         self.programs: dict[str, str] = dict([SEED])
         """Program → an input of it, in the order in which they came."""
+        self.failing: dict[str, str] = dict([SEED])
+        """The same, of tasks about errors."""
         self.held: list[bool] = []
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
@@ -202,9 +209,10 @@ class absolute_zero(Rollout):
                 self.held.append(bool(row.extras["holds"]))
             if row.extras.get("holds"):
                 program, inputs = row.extras["holds"]
-                self.programs.setdefault(program, inputs)
-        while len(self.programs) > self.capacity:
-            del self.programs[next(iter(self.programs))]
+                self._buffer(KINDS[row.extras["task_role"] // 2]).setdefault(program, inputs)
+        for buffer in (self.programs, self.failing):
+            while len(buffer) > self.capacity:
+                del buffer[next(iter(buffer))]
         return rows
 
     def metrics(self) -> dict[str, float]:
@@ -213,12 +221,15 @@ class absolute_zero(Rollout):
         return {"programs": float(len(self.programs))} | ({"held": sum(held) / len(held)} if held else {})
 
     def state_dict(self) -> dict[str, Any]:
-        """The buffer."""
-        return {"programs": list(self.programs.items())}
+        """The buffers."""
+        return {"programs": list(self.programs.items()), "failing": list(self.failing.items())}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
-        self.programs = dict(state["programs"])
+        self.programs, self.failing = dict(state["programs"]), dict(state.get("failing", [SEED]))
+
+    def _buffer(self, kind: Kind) -> dict[str, str]:
+        return self.failing if kind == "error" else self.programs
 
     def _proposals(self, requests: Sequence[RolloutRequest], context: RolloutContext) -> list[Proposal]:
         """The rows that propose tasks."""
@@ -227,7 +238,7 @@ class absolute_zero(Rollout):
         for request in requests:
             draw = random.Random(context.streams.integer(request.group))
             kind = self.kinds[request.group % len(self.kinds)]
-            known = list(self.programs.items())
+            known = list(self._buffer(kind).items())
             shown = draw.sample(known, min(len(known), 1 if kind == "induction" else self.references))
             if kind == "induction":
                 text = _filled(INPUTS, program=shown[0][0], count=str(self.inputs))
@@ -251,17 +262,24 @@ class absolute_zero(Rollout):
             if programs and len(inputs) == wanted and all(arguments(text) is not None for text in inputs):
                 read.append((proposal, programs[0], inputs))
         outputs_of = self._ran(
-            [partial(_returned, program=program, inputs=inputs, limits=self.limits) for _, program, inputs in read]
+            [
+                partial(
+                    _raised if proposal.kind == "error" else _returned,
+                    program=program,
+                    inputs=inputs,
+                    limits=self.limits,
+                )
+                for proposal, program, inputs in read
+            ]
         )
         for (proposal, program, inputs), outputs in zip(read, outputs_of, strict=True):
             proposal.judged = outputs is not Unknown
             if outputs is Unknown or outputs is None:
                 continue
             messages = _blocks(proposal.row.text, "message")
-            values = tuple(wire.encode(_literal(text)) for text in outputs)
-            proposal.task = Task(
-                proposal.kind, program, tuple(inputs), tuple(outputs), values, messages[-1] if messages else ""
-            )
+            values = () if proposal.kind == "error" else tuple(wire.encode(_literal(text)) for text in outputs)
+            message = messages[-1] if messages else ""
+            proposal.task = Task(proposal.kind, program, tuple(inputs), tuple(outputs), values, message)
 
     def _grade(self, proposals: Sequence[Proposal]) -> None:
         """Score the answers to tasks."""
@@ -273,13 +291,16 @@ class absolute_zero(Rollout):
                 row.extras = {"task_role": 2 * KINDS.index(task.kind) + 1}
                 if row.stop == Stop.ERROR:
                     continue
-                mark = {"deduction": "output", "abduction": "input", "induction": "python"}[task.kind]
+                mark = {"abduction": "input", "induction": "python"}.get(task.kind, "output")
                 answer = next(iter(_blocks(row.text, mark)[::-1]), None)
                 if answer is None:
                     _mark(row, -1.0, "unparsable")
                 elif task.kind == "deduction":
                     value = _literal(answer)
                     matches = value is not Unknown and equal(task.values[0], wire.encode(value))
+                    _mark(row, 1.0 if matches else -0.5, "correct" if matches else "incorrect")
+                elif task.kind == "error":
+                    matches = re.split(r"[ :]", answer)[0].lower() == task.outputs[0].lower()
                     _mark(row, 1.0 if matches else -0.5, "correct" if matches else "incorrect")
                 elif task.kind == "abduction" and arguments(answer) is None:
                     _mark(row, -0.5, "incorrect")
@@ -413,6 +434,23 @@ def _returned(worker: Worker, *, program: str, inputs: Sequence[str], limits: Li
                 return None
             texts.append(str(shown))
     return texts
+
+
+def _raised(worker: Worker, *, program: str, inputs: Sequence[str], limits: Limits) -> list[str] | None:
+    """The exception that a program ends in for each input, or `NO_ERROR`; None where it has no f, says raise, or ends in two ways."""
+    if not re.search(r"^def f\(", program, re.MULTILINE) or "raise" in program:
+        return None
+    names: list[str] = []
+    with worker.run({"mode": "functions", "source": program}, limits) as running:
+        if "ready" not in running.ask(None):
+            return None
+        for text in inputs:
+            replies = [running.ask(_call(text, "f")) for _ in range(2)]
+            ends = {str(reply.get("error", NO_ERROR)) for reply in replies}
+            if len(ends) > 1 or any("gone" in reply for reply in replies):
+                return None
+            names += ends
+    return names
 
 
 def _agrees(worker: Worker, *, program: str, inputs: Sequence[str], values: Sequence[Any], limits: Limits) -> bool:

@@ -3,6 +3,15 @@
 from __future__ import annotations
 
 PLANTED = {
+    "icm: what cannot be told of the action is paid": ('pipelines/rlvr/shaping/icm.py', 'return self.net.errors(step)[1]', 'return self.net.errors(step)[0]', ['tests/pipelines/rlvr/shaping/test_learned_bonuses.py::test_errors_and_changes_are_those_of_the_released_code']),
+    'rnd: the state that a turn began in is paid': ('pipelines/rlvr/shaping/rnd.py', 'return self.net.errors(step.states[step.after])\n\n', 'return self.net.errors(step.states[step.before])\n\n', ['tests/pipelines/rlvr/shaping/test_learned_bonuses.py::test_errors_and_changes_are_those_of_the_released_code']),
+    're3: the nearest state whatever k': ('pipelines/rlvr/shaping/re3.py', 'near[:, min(self.k, near.shape[1]) - 1]', 'near[:, 0]', ['tests/pipelines/rlvr/shaping/test_learned_bonuses.py::test_neighbours_by_hand']),
+    'ngu: a state that the run knows pays less': ('pipelines/rlvr/shaping/ngu.py', 'unusual.clamp(1, self.most)', 'unusual.clamp(0, self.most)', ['tests/pipelines/rlvr/shaping/test_learned_bonuses.py::test_never_give_up_is_the_released_loop']),
+    'ride: how far a state is, and not how far it moved': ('pipelines/rlvr/shaping/ride.py', '(phi[step.after] - phi[step.before])', 'phi[step.after]', ['tests/pipelines/rlvr/shaping/test_learned_bonuses.py::test_errors_and_changes_are_those_of_the_released_code']),
+    'ride: every visit pays as the first': ('pipelines/rlvr/shaping/ride.py', 'visits.append(met[key])', 'visits.append(1)', ['tests/pipelines/rlvr/shaping/test_learned_bonuses.py::test_what_an_episode_returns_to_pays_less']),
+    'e3b: what was seen is taken off in full': ('pipelines/rlvr/shaping/e3b.py', 'torch.outer(u, u) / (1 + squared[index])', 'torch.outer(u, u)', ['tests/pipelines/rlvr/shaping/test_learned_bonuses.py::test_the_elliptical_bonus_is_the_released_loop']),
+    'absolute_zero: failing programs are shown to all': ('pipelines/papers/absolute_zero.py', 'return self.failing if kind == "error" else self.programs', 'return self.programs', ['tests/pipelines/papers/test_absolute_zero.py::test_an_error_is_named_and_its_programs_have_a_buffer_of_their_own']),
+    'absolute_zero: either end of a call counts': ('pipelines/papers/absolute_zero.py', 'if len(ends) > 1 or', 'if', ['tests/pipelines/papers/test_absolute_zero.py::test_what_a_program_ends_in[counter]']),
     "gold: a group is as likely as its last token": ('pipelines/papers/gold.py', 'logp_top + before[..., None]', 'logp_top', ['tests/pipelines/rlvr/test_golden.py::test_agrees_with_the_source[auxiliary_loss/aligned_divergence]']),
     "gold: tokens are named by the teacher's numbers": ('pipelines/papers/gold.py', 'names = self.of_policy.to(logits.device)[place].float()', 'names = shared[place].float()', ['tests/pipelines/rlvr/test_golden.py::test_agrees_with_the_source[auxiliary_loss/aligned_divergence]']),
     'gold: the first token of a group is compared': ('pipelines/papers/gold.py', 'place, of_teacher = own.stop - 1, other.stop - 1', 'place, of_teacher = own.stop - 1, other.start', ['tests/pipelines/rlvr/test_golden.py::test_agrees_with_the_source[auxiliary_loss/aligned_divergence]']),

@@ -62,6 +62,65 @@ def test_an_abduction_takes_any_input_that_gives_the_output():
     assert "returns\n\n4\n" in rows[2].prompt[0]["content"] and "```input\n2" not in rows[2].prompt[0]["content"]
 
 
+def test_an_error_is_named_and_its_programs_have_a_buffer_of_their_own():
+    """As released: the first word counts, whatever its case."""
+
+    def script(prefix, number):
+        if "In which exception" in prefix:
+            answers = ["keyerror: 3", "NoError", "it is KeyError", "ValueError"]
+            return f"```output\n{answers[number % 4]}\n```" if number % 4 != 2 else answers[2]
+        return "```python\ndef f(x):\n    return {}[x]\n```\n```input\n3\n```" if number == 0 else DOUBLE.format("4")
+
+    part, rows = rollouts(script, kinds=["error"], solutions=4)
+    [asked] = {row.prompt[0]["content"] for row in rows if row.group == 2}
+    assert "`f(3)`" in asked and "KeyError" not in asked
+    assert [row.score for row in rows if row.group == 2] == [1.0, -0.5, -1.0, -0.5] and rows[0].score == 0.75
+    assert [row.score for row in rows if row.group == 3] == [-0.5, 1.0, -1.0, -0.5], (
+        "a call that ends well is a task too"
+    )
+    assert pack(rows, step=0, total_steps=1)["task_role"].tolist() == [6, 6] + [7] * 8
+    part.on_rollouts(rows)
+    assert part.programs == dict([paper.SEED]) and list(part.failing.values()) == [paper.SEED[1], "3", "4"]
+    again = bind("rlvr.rollout", "absolute_zero").fn
+    again.load_state_dict(part.state_dict())
+    assert again.failing == part.failing
+    again.load_state_dict({"programs": []})
+    assert again.failing == dict([paper.SEED]), "a run of an earlier version goes on"
+    assert bind("rlvr.rollout", "absolute_zero").fn.kinds == ["deduction", "abduction", "induction"]
+
+
+@pytest.mark.parametrize(
+    ("program", "ends"),
+    [
+        ("def f(x):\n    return 1 / (x - 1)", ["ZeroDivisionError"]),
+        ("def f(x):\n    return object()", ["NoError"]),
+        ("class Odd(KeyError): pass\ndef f(x):\n    assert x > 1, Odd", ["AssertionError"]),
+        ("def f(x):\n    return f(x)", ["RecursionError"]),
+        ("n = 0\ndef f(x):\n    global n\n    n += 1\n    return [1][n - 1]", None),
+        ("def f(x):\n    raise ValueError", None),
+        ("def f(x:\n    return 1", None),
+        ("def g(x):\n    return 1", None),
+        ("y = 1 / 0\ndef f(x):\n    return 1", None),
+    ],
+    ids=[
+        "division",
+        "any_value",
+        "assertion",
+        "recursion",
+        "counter",
+        "raise",
+        "unreadable",
+        "other_name",
+        "at_once",
+    ],
+)
+def test_what_a_program_ends_in(program, ends):
+    [names] = pool.shared().run(
+        [lambda worker: paper._raised(worker, program=program, inputs=["1"], limits=Limits(cpu_s=1))], 60
+    )
+    assert names == ends
+
+
 def test_an_induction_is_tried_on_the_inputs_that_were_not_shown():
     def script(prefix, number):
         if "gives these outputs" in prefix:

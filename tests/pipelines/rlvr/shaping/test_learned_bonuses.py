@@ -114,6 +114,29 @@ def test_what_the_run_returns_to_pays_less_and_what_it_has_not_seen_more(kind):
     assert part(columns_of([[3, 4, 3]], said=0))[0, :2].min().item() > 5 * worth[-1]
 
 
+@settings(max_examples=10)
+@given(EPISODES.filter(lambda episodes: max(map(len, episodes)) > 1), st.sampled_from(["icm", "rnd", "ride"]))
+def test_errors_and_changes_are_those_of_the_released_code(episodes, kind):
+    """rllte's ICM and RND move by move; RIDE's change of features over the root of the episode's visits, as the paper has it."""
+    part, columns = part_of(kind), columns_of(episodes)
+    net, step, paid = part.fn.net, step_of(columns), []
+    with torch.no_grad():
+        for place, (before, after) in enumerate(zip(step.before.tolist(), step.after.tolist(), strict=True)):
+            here, there = step.states[before], step.states[after]
+            if kind == "rnd":
+                worth = (net.predictor(there) - net.target(there)).square().mean()
+            elif kind == "icm":
+                foretold = net.forward_model(torch.cat([net.encode(here), step.actions[place]]))
+                worth = (foretold - net.encode(there)).square().mean()
+            else:
+                states = episodes[int(step.rows[after])]
+                visits = states[: int(step.turns[after]) + 1].count(int(step.keys[after]))
+                worth = (net.encode(there) - net.encode(here)).norm() / math.sqrt(visits)
+            paid.append(float(worth))
+    got = part(columns)[step.rows[step.before], step.turns[step.before]]
+    assert got.tolist() == pytest.approx(paid, rel=1e-5, abs=1e-6)
+
+
 def test_neighbours_by_hand():
     """RE3 of the third nearest: a state visited more than three times pays nothing; another by its distance."""
     part = part_of("re3")
