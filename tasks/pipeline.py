@@ -27,7 +27,7 @@ from tasks.process import StageFailed
 from tasks.stages import StageResult, checkpoints_read, experiment_name, fetch_inputs, inputs_of, plan, training_data
 from tasks.store import index
 from tasks.store.artifacts import Artifact
-from tasks.tracking import benchmarks, heartbeat, leases, mirrors, outbox, record
+from tasks.tracking import benchmarks, heartbeat, leases, outbox, record
 from tasks.tracking.time_budget import TimeBudget, TrackerError
 
 log = logging.getLogger("whetstone.pipeline")
@@ -312,6 +312,8 @@ class Pipeline:
         summary = self.summary() | ({"failed": _failed(error)} if error is not None and status == "FAILED" else {})
         if not self.recorded:
             self._record(status, summary, say)
+        from tasks.tracking import mirrors  # a plan ends no run
+
         say("waiting for mirrors" if self.recipe.tracking.mirror else "")
         mirrors.close(mirrors.AT_THE_END_S if status == "FINISHED" else 1.0)
         return summary

@@ -29,12 +29,13 @@ from tasks.environment import runs_folder
 from tasks.planning import Expected, Planned
 from tasks.store import artifacts
 from tasks.store.artifacts import Artifact
-from tasks.tracking import alarms, fetch, mirrors, outbox, record
+from tasks.tracking import alarms, fetch, outbox, record
 from tasks.tracking.names import flatten
 from tasks.tracking.time_budget import TimeBudget, TrackerError
 
 if TYPE_CHECKING:
     from tasks.launched import Launcher
+    from tasks.tracking import mirrors
 
 log = logging.getLogger("whetstone.stages")
 Slot = Callable[[str], contextlib.AbstractContextManager[None]]
@@ -225,6 +226,7 @@ def _run(
     about: dict[str, Any],
 ) -> StageResult:
     from tasks.tracking import api as tracking
+    from tasks.tracking import mirrors  # a plan starts no stage
 
     recipe, stage, kind = node.recipe, node.name, node.kind.name
     work = runs_folder() / ".work" / artifacts.name_of(kind, key)
