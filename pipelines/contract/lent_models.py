@@ -3,13 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from pipelines.contract.scorer import Answered, ScoredCritique
-    from pipelines.data.records import Message
+    from pipelines.data.records import Message, Stop
+
+
+@dataclass(frozen=True)
+class Answered:
+    """An answer to a prompt."""
+
+    prompt: list[Message]
+    text: str
+    tools: list[dict[str, Any]] | None = None
+    """That the prompt offers."""
+
+
+@dataclass(frozen=True)
+class ScoredCritique:
+    """What a reward model wrote about an answer, and the score that it then gave."""
+
+    text: str
+    score: float
+    """NaN where the conversation is longer than the model's context."""
+    stop: Stop
+    """`LENGTH`: it was cut at its token limit, and scored all the same."""
 
 
 class RewardModel(Protocol):

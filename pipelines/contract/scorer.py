@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from pipelines.contract.lent_models import EarlierPolicy, LanguageModel, RewardModel
-    from pipelines.data.records import Message, Stop
 
 POLICY = "policy"
 """The model that is trained; while rollouts are drawn and scored, the weights that draw them."""
@@ -41,27 +40,6 @@ class TokenStatistics:
     """Values per token."""
     of: Callable[[Tensor, Tensor, Tensor], Tensor]
     """Logits float32 [M, V], the token ids int64 [M] and the output embeddings [V, hidden] → float [M, width], all on one device."""
-
-
-@dataclass(frozen=True)
-class Answered:
-    """An answer to a prompt."""
-
-    prompt: list[Message]
-    text: str
-    tools: list[dict[str, Any]] | None = None
-    """That the prompt offers."""
-
-
-@dataclass(frozen=True)
-class ScoredCritique:
-    """What a reward model wrote about an answer, and the score that it then gave."""
-
-    text: str
-    score: float
-    """NaN where the conversation is longer than the model's context."""
-    stop: Stop
-    """`LENGTH`: it was cut at its token limit, and scored all the same."""
 
 
 class Scorer(Protocol):

@@ -20,9 +20,9 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from pipelines.base.errors import ModelError
+from pipelines.contract.lent_models import Answered, ScoredCritique
 from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
-from pipelines.contract.scorer import Answered, ScoredCritique
 from pipelines.data import marks
 from pipelines.data.chat import completion_text, render_prompt, with_system_prompt
 from pipelines.data.records import Stop

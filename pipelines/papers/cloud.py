@@ -18,8 +18,9 @@ from pydantic import Field
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerPair
+from pipelines.contract.lent_models import Answered
 from pipelines.contract.method import Reward
-from pipelines.contract.scorer import Answered, Scorer
+from pipelines.contract.scorer import Scorer
 from pipelines.data.records import Problem, Stop, Trajectory
 from pipelines.rlvr.scoring import verify
 

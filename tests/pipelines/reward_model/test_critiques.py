@@ -19,9 +19,9 @@ from reward_pairs import scores as scores_of
 from pipelines.base.errors import DataError, ModelError, RecipeError
 from pipelines.base.files import contents
 from pipelines.contract.catalogue import bind
+from pipelines.contract.lent_models import Answered, ScoredCritique
 from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
-from pipelines.contract.scorer import Answered, ScoredCritique
 from pipelines.data import chat
 from pipelines.data.pairs import Pair, read_pairs
 from pipelines.data.records import Problem, Stop, Trajectory
