@@ -32,8 +32,9 @@ from pipelines.recipe.source import Source
 BASE = "base"
 """As an input: the recipe's own model."""
 DATA, MODEL, SAMPLES, SCORES, REWARD_MODEL = "data", "model", "samples", "scores", "reward_model"
-"""What stages make: a folder with splits, with `model/`, with sampled completions, with `results.json`, with a reward model in `model/`."""
-MAKES = (DATA, MODEL, SAMPLES, SCORES, REWARD_MODEL)
+MASKED_MODEL = "masked_model"
+"""What stages make: a folder with splits, `model/`, sampled completions, `results.json`, a reward model or a masked diffusion one."""
+MAKES = (DATA, MODEL, SAMPLES, SCORES, REWARD_MODEL, MASKED_MODEL)
 KIND_NAME = re.compile(r"[a-z][a-z_]{0,39}")
 """What a kind may be called: artifacts have its name in theirs."""
 OF_PLUGINS = "pipelines.plugin_stage"
@@ -154,7 +155,6 @@ class Kind:
     """`module:function` that yields (benchmark, question) of everything that the stage's settings will ask."""
     headlines: tuple[str, ...] = ()
     """Metrics of its spool that are compared between runs."""
-
     link_takes: tuple[str, ...] = ()
     """What the stages that `links` tells may make."""
 
@@ -342,7 +342,7 @@ class Node:
     @property
     def _models_of(self) -> list[tuple[str, tuple[str, ...]]]:
         """Each port of models, with the stages, or `base`, that it reads; none where it asks a server alone."""
-        ports = [port for port, about in self.kind.ports.items() if MODEL in about.takes]
+        ports = [port for port, about in self.kind.ports.items() if {MODEL, MASKED_MODEL} & {*about.takes}]
         return [(port, self.named(port) or (() if self.asks_endpoint(port) else (BASE,))) for port in ports]
 
     @property
