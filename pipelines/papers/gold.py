@@ -183,6 +183,7 @@ class aligned_teacher_top(AlignedTeacher):
                 "rlvr.providers", "aligned_teacher_top keeps no token", "Raise top, or ranked where by_name is false."
             )
         self.top, self.ranked, self.by_name = top, ranked, by_name
+        self.asks_policy = ranked > 0
 
     def setup(self, context: ProviderContext) -> None:
         """Load the teacher and compare the vocabularies."""
