@@ -202,7 +202,8 @@ class League:
         own = replace(context, sampler=model.sampler, tokenizer=model.tokenizer, entropy=False)
         seats = [cast(int, match.world.mover) for match in matches]
         for match, seat in zip(matches, seats, strict=True):
-            match.read[seat] = _reading(match, seat, own, model.system_prompt)
+            told = match.episode.request.system_prompt if match.opponent.is_past else model.system_prompt
+            match.read[seat] = _reading(match, seat, own, told)
         streams = [(stream_id("opponent", match.seed, match.moves), 0) for match in matches]
         read = [match.read[seat] for match, seat in zip(matches, seats, strict=True)]
         completions = own.extend(read, [match.episode.request.group for match in matches], streams=streams)

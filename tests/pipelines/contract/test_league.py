@@ -176,6 +176,24 @@ def test_copies_of_the_policy_are_taken_every_so_many_updates_and_the_newest_kep
     assert [row.to_plain() for row in run(again, 5)] == [row.to_plain() for row in rows[5]]
 
 
+def test_a_copy_of_the_policy_is_told_the_policy_s_system_prompt():
+    class Policy(Frozen):
+        weights = None
+
+        def earlier(self):
+            return self
+
+        def player(self, weights=None):
+            return self
+
+    copy = Policy(first_free)
+    rollout = bind("rlvr.rollout", {"kind": "multi_turn", "max_turns": 5, "opponents": ["past"]}).fn
+    rollout.connect(copy)
+    requests = [dataclasses.replace(request_of(empty_board(), g), system_prompt="Play well") for g in range(4)]
+    rollout.run(requests, dataclasses.replace(scripted.context(first_free), prompts=1000))
+    assert copy.read and all(text.count("Play well") == 1 for text in copy.read)
+
+
 def test_opponents_see_nothing_of_the_other_s_card_and_deals_differ_as_in_self_play():
     bets = []
 
