@@ -72,8 +72,6 @@ class Aligned:
 class AlignedTeacher(Provider):
     """A frozen teacher that reads answers in tokens of its own."""
 
-    model_paths: ClassVar[tuple[str, ...]] = ("path",)
-
     def __init__(self, *, path: str) -> None:
         self.path = path
         self.share = 0.0
@@ -135,6 +133,8 @@ class aligned_teacher(AlignedTeacher):
     more about each token.
     """
 
+    model_paths: ClassVar[tuple[str, ...]] = ("path",)
+
     def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
         """`logp_teacher` [B, T]."""
         values = columns["logp_old"].clone()
@@ -168,6 +168,8 @@ class aligned_teacher_top(AlignedTeacher):
     TRL's form; smaller ones leave the tail out, which is sound for `beta` strictly between 0 and 1, where each token's term is least at
     the teacher's probability. `ranked` above 0 costs a pass of the policy. Each token of the rows takes 12 bytes times `top` + `ranked`.
     """
+
+    model_paths: ClassVar[tuple[str, ...]] = ("path",)
 
     def __init__(
         self,
@@ -258,6 +260,7 @@ def aligned_divergence(
     teacher_group: PerToken,
     shared_names: PerRow,
     shared_vocabulary: PerRow,
+    mask: PerToken,
     *,
     beta: Annotated[float, Field(ge=0, le=1)] = 0.5,
     named: Annotated[float, Field(ge=0)] | None = None,
@@ -274,11 +277,11 @@ def aligned_divergence(
     is the mean over groups of a row, then over rows; here the recipe's `loss_aggregation` counts every token.
 
     >>> q, p = torch.tensor([[[0.5, 0.125, 0.375]]]).log(), torch.tensor([[[0.25, 0.5, 0.125]]]).log()
-    >>> row = (torch.zeros(1, 1), q, p, torch.zeros(1, 1).long(), torch.tensor([1]), torch.tensor([0.5]))
+    >>> row = (torch.zeros(1, 1), q, p, torch.zeros(1, 1).long(), torch.tensor([1]), torch.tensor([0.5]), torch.ones(1, 1).bool())
     >>> round(float(aligned_divergence(*row, beta=0.0)), 4)  # 0.5 * 0.25 ln 0.5 + 0.5 * (|0.375 - 0.5| + |0.125 - 0.125|)
     -0.0241
     """
-    inside = teacher_group >= 0
+    inside = (teacher_group >= 0) & mask
     width = logp.shape[1]
     group = torch.where(inside, teacher_group.clamp(0, width - 1), width)  # [B, T]
     place = torch.arange(width, device=logp.device).expand_as(group)

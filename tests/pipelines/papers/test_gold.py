@@ -192,7 +192,7 @@ def test_ranks_are_those_of_the_present_policy():
     columns = {
         "logp": torch.zeros(1, 1), "logp_top": torch.tensor([[[0.1, 0.2, 0.6]]]).log(),
         "logp_teacher_top": torch.tensor([[[0.5, 0.3, 0.2]]]).log(), "teacher_group": torch.zeros(1, 1).long(),
-        "shared_names": torch.tensor([0]), "shared_vocabulary": torch.tensor([0.0]),
+        "shared_names": torch.tensor([0]), "shared_vocabulary": torch.tensor([0.0]), "mask": torch.ones(1, 1).bool(),
     }  # fmt: skip
     assert float(part(columns)) == pytest.approx(0.1 + 0.1 + 0.1)
 
