@@ -147,16 +147,17 @@ def test_nothing_that_a_registered_model_needs_goes(tmp_path_factory, stages, da
 
 
 @pytest.mark.slow
-def test_the_command_asks_the_registry(tmp_path, monkeypatch, capsys):
+def test_the_command_asks_the_registry(home, capsys):
     """Against a real MLflow store: the champion's chain stays, its sibling is named, and goes with --yes alone."""
     import mlflow
 
     from flows.cli import main as cli
 
-    monkeypatch.setenv("WHETSTONE_HOME", str(tmp_path / "home"))
     environment.prepare()
     environment.runs_folder().mkdir(parents=True, exist_ok=True)
-    client = mlflow.MlflowClient()
+    client = mlflow.MlflowClient(
+        environment.tracking_uri()
+    )  # an earlier test's commands may have set another for the process
     run = client.create_run(client.create_experiment("toy"))
     ids = [client.create_logged_model(run.info.experiment_id, name=name).model_id for name in ("kept", "other")]
     client.create_registered_model("toy")
