@@ -12,7 +12,7 @@ from pipelines.data import marks
 
 
 def name_images(lm_task: Any) -> None:
-    """Have a task's questions, and its examples, name their images by marks where lm-eval would hand them over beside the text.
+    """Have the questions of a multimodal task, and its examples, name their images by marks; lm-eval hands them over beside the text.
 
     From here on the task is a task of texts: a model reads an image where the text has its mark, whatever asks it. The images stand in
     order where the text has `<image>`, and before it where it has none.
@@ -21,12 +21,10 @@ def name_images(lm_task: Any) -> None:
         RecipeError: the task asks with sounds. When a question is read: its images cannot be, or are not as many as their places.
     """
     config = lm_task.config
-    if getattr(config, "doc_to_audio", None):
+    if config.doc_to_audio:
         raise RecipeError(
             "evaluate.tasks", f"{config.task} asks with sounds, which no model here hears", "Leave it out."
         )
-    if not getattr(config, "doc_to_image", None):
-        return
     text_of, images_of = lm_task.doc_to_text, partial(lm_task.doc_to_image, doc_to_image=config.doc_to_image)
 
     def doc_to_text(doc: Any, *arguments: Any) -> Any:

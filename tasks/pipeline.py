@@ -309,11 +309,11 @@ class Pipeline:
             error: what has ended a run that failed.
             say: told what is sent and waited for, and an empty text at the end.
         """
+        from tasks.tracking import mirrors  # a plan ends no run
+
         summary = self.summary() | ({"failed": _failed(error)} if error is not None and status == "FAILED" else {})
         if not self.recorded:
             self._record(status, summary, say)
-        from tasks.tracking import mirrors  # a plan ends no run
-
         say("waiting for mirrors" if self.recipe.tracking.mirror else "")
         mirrors.close(mirrors.AT_THE_END_S if status == "FINISHED" else 1.0)
         return summary

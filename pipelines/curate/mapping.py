@@ -66,7 +66,7 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool, answere
         prompt = chat.with_preferences(prompt, info[PREFERENCES])
     if weights := _turn_weights(talk, known):
         info[TURN_WEIGHTS] = weights
-    name = row.name("data_source") or source.label
+    name, origin = _names(row, source)
     own_uid = _uid(row, source)
     asked_for = [column for column in (*choices.COLUMNS, *CONTEXTS) if column in row.used]
     for raw in (row.column(source, "answer", ANSWERS), *asked_for):
@@ -79,7 +79,6 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool, answere
         if not known.doubtful:
             raise fault
         answer, verifier = "", "exact"
-    origin = row.name("data_source") or _wherever_it_lies(source)
     uid = own_uid or problem_uid(origin, prompt)
     if pair:
         info |= {ORIGIN: problem_uid(origin, prompt), **pair}
@@ -134,10 +133,9 @@ def _raw_text(row: Cells, source: Source) -> Problem:
     text = "" if missing(value) else normalise(text_of(value, column))
     if not text:
         raise RowError(column, "no text")
-    name = row.name("data_source") or source.label
+    name, origin = _names(row, source)
     row.lost.update(each[:100] for each, value in row.items() if each not in row.used | {column} and not missing(value))
     info = {"split": source.split, RAW_TEXT: text}
-    origin = row.name("data_source") or _wherever_it_lies(source)
     uid = problem_uid(origin, [{"role": "text", "content": text}])
     return Problem(uid=uid, prompt=[], answer="", verifier="exact", source=name, licence=source.licence, info=info)
 
@@ -172,6 +170,12 @@ def _messages_of(value: Any, column: str, row: Cells) -> conversation.Talk:
 def _no_answer(row: Cells, source: Source) -> bool:
     column = row.column(source, "answer", ANSWERS)
     return (column is None or missing(row[column])) and not isinstance(row.get("reward_model"), dict)
+
+
+def _names(row: Cells, source: Source) -> tuple[str, str]:
+    """What a record names as its source, and the same for its uid, which the folder of a file must not change."""
+    own = row.name("data_source")
+    return (own, own) if own else (source.label, _wherever_it_lies(source))
 
 
 def _wherever_it_lies(source: Source) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from pipelines.diffusion.settings import Steering
-from pipelines.search.particles import Weight, shares, systematic, weighed
+from pipelines.search.particles import Weight, restarted, shares, systematic, weighed
 
 
 class Particles:
@@ -43,10 +43,6 @@ class Particles:
         weighted = [weighed(w, potential, weight, s, ended=ended) for w, s in zip(self.weights, scores, strict=True)]
         point = float(torch.rand((), generator=self.point))
         chosen = systematic(shares([each.log_weight for each in weighted]), point)
-        self.weights = [_resampled(weighted[i]) for i in chosen]
+        self.weights = [restarted(weighted[i]) for i in chosen]
         self.scores = [-math.inf if math.isnan(scores[i]) else scores[i] for i in chosen]
         return torch.tensor(chosen, device=answers.device)
-
-
-def _resampled(weight: Weight) -> Weight:
-    return Weight(0.0, weight.log_potentials, weight.largest, weight.total, weight.last)

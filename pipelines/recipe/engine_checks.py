@@ -28,12 +28,13 @@ def refusals(rl: Rlvr) -> Iterator[tuple[str, str, str]]:
             yield part.slot, part.name, NOT_GIVEN[column]
         if part.fn.uses("sampling"):
             yield part.slot, part.name, "sampling at other temperatures"
-    for part in [*_with_parts(chosen), *bind_providers(rl, chosen)]:
+    for part in [*with_parts(chosen), *bind_providers(rl, chosen)]:
         if part.fn.reads_network:
             yield part.slot, part.name, "the policy's weights, hidden states or logits"
 
 
-def _with_parts(methods: Iterable[Bound]) -> Iterator[Bound]:
+def with_parts(methods: Iterable[Bound]) -> Iterator[Bound]:
+    """Methods, each followed by those that it is made of."""
     for each in methods:
         yield each
         yield from each.fn.parts()

@@ -75,6 +75,15 @@ def weighed(before: Weight, potential: Potential, weight: float, score: float, *
     return Weight(before.log_weight + log_potential, before.log_potentials + log_potential, largest, total, reward)
 
 
+def restarted(weight: Weight) -> Weight:
+    """A particle that was chosen to go on: as heavy as all others, with the history of its scores.
+
+    >>> restarted(Weight(2.0, 1.0, 3.0, 3.0, 3.0))
+    Weight(log_weight=0.0, log_potentials=1.0, largest=3.0, total=3.0, last=3.0)
+    """
+    return replace(weight, log_weight=0.0)
+
+
 def shares(log_weights: Sequence[float]) -> list[float]:
     """Each particle's share of the weight; equal ones where none has any.
 

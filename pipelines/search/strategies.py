@@ -19,7 +19,7 @@ from pipelines.engine.distribution import stream_points
 from pipelines.engine.sampler import TorchSampler
 from pipelines.recipe.search import Beam, BestOfN, Hierarchy, Particles, Search
 from pipelines.search.hierarchy import Climber
-from pipelines.search.particles import Weight, effective, shares, systematic, weighed
+from pipelines.search.particles import Weight, effective, restarted, shares, systematic, weighed
 from pipelines.search.paths import Drawer, Path, Question, Slot, pause_ids, slots
 from pipelines.search.scores import Score
 
@@ -171,7 +171,7 @@ class Searcher:
             return
         picked = systematic(weights, population.point())
         population.paths = [population.paths[index].copy() for index in picked]
-        population.weights = [_restarted(population.weights[index]) for index in picked]
+        population.weights = [restarted(population.weights[index]) for index in picked]
 
     def _answer(self, population: _Population) -> Answer:
         paths = population.paths
@@ -190,7 +190,3 @@ class Searcher:
 def _rank(path: Path) -> float:
     """Paths without a score come last."""
     return -math.inf if math.isnan(path.score) else path.score
-
-
-def _restarted(weight: Weight) -> Weight:
-    return Weight(0.0, weight.log_potentials, weight.largest, weight.total, weight.last)

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from flows.cli.systems import System, counts, systems
 from pipelines.contract import catalogue
+from pipelines.recipe.engine_checks import with_parts
 from pipelines.recipe.read import read_preset
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_providers, bind_slots, bound_list
@@ -18,18 +19,18 @@ def reconstructed(known: System) -> list[str]:
 
 
 def _parts(known: System) -> Iterator[tuple[str, str]]:
-    """(name, what it was checked against) of each method that the system's presets and methods are made of."""
+    """(name, what it was checked against) of each method that the system's presets, methods and losses are made of."""
     for use in known.uses:
         place, _, name = use.partition(":")
         if place == "preset":
             rlvr = Rlvr.model_validate(read_preset(name))
             chosen = bound_list(bind_slots(rlvr))
-            inner = [part for each in chosen for part in each.fn.parts()]
-            yield from ((part.name, part.card.checked) for part in [*chosen, *inner, *bind_providers(rlvr, chosen)])
-        elif place == "method":
+            parts = [*with_parts(chosen), *bind_providers(rlvr, chosen)]
+            yield from ((part.name, part.card.checked) for part in parts)
+        elif place in ("method", "loss"):
             slot, _, method = name.rpartition(".")
-            loaded = catalogue.load(slot if "." in slot else f"rlvr.{slot}", method)
-            yield method, catalogue.card(loaded).checked
+            slot = f"{slot}.loss" if place == "loss" else slot if "." in slot else f"rlvr.{slot}"
+            yield method, catalogue.card(catalogue.load(slot, method)).checked
 
 
 def markdown() -> str:
