@@ -29,7 +29,7 @@ class Claim(BaseModel):
     """A paper's central claim, tried.
 
     Attributes:
-        system: name of the system.
+        system: name of the system; of a preset whose paper is on none of the lists, the preset's.
         claim: one sentence.
         run: `place:name` of what was run.
         size: task, size, seeds and budget, and how the learning rate was chosen.

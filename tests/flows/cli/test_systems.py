@@ -140,8 +140,10 @@ def test_the_file_has_no_unknown_keys():
 @pytest.mark.parametrize("tried", claim_file.claims().values(), ids=lambda tried: tried.system)
 def test_a_claim_is_of_a_system_and_its_figures_stand_where_it_says(tried):
     """A figure that is corrected on a page of results is corrected in the table of claims, too."""
-    known = systems.find(tried.system)
-    assert known.name == tried.system and known.status != Status.OUTSIDE and exists(tried.run)
+    if tried.system not in GENERAL | OTHERS:  # presets of papers that are on no list have claims by their own names
+        known = systems.find(tried.system)
+        assert known.name == tried.system and known.status != Status.OUTSIDE
+    assert exists(tried.run)
     page, _, heading = tried.results.partition("#")
     text = (toys.ROOT / "docs" / page).read_text().replace("−", "-")
     sections = re.split(r"(?m)^#+ ", text)

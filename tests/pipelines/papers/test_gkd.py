@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 import toys
+import yaml
 from scripted import context, request, show
 
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Role
+from pipelines.recipe.read import PRESETS
 
 
 def groups(share, order=range(40)):
@@ -41,3 +43,14 @@ def test_it_trains_on_both(tmp_path, start):
     provider = f"rlvr.providers=[{{kind: teacher_top, path: {start}/sft/out/base}}]"
     changes = ("presets=[gkd]", provider, "rlvr.rollout={kind: fixed_share, share: 0.5}", "rlvr.steps=2")
     assert toys.trainer(tmp_path, start, toys.recipe(tmp_path), *changes).run()["steps"] == 2
+
+
+@pytest.mark.parametrize("student", ["gkd", "minillm"])
+def test_students_of_the_recipe_are_their_presets_and_otherwise_the_one_without_a_teacher(student):
+    """They are compared with it at equal steps, so nothing else may differ; MiniLLM's four epochs are left out."""
+    stages = yaml.safe_load((toys.ROOT / "recipes" / "distillation.yaml").read_text())["stages"]
+    preset = yaml.safe_load((PRESETS / f"{student}.yaml").read_text())
+    method = {name: value for name, value in preset.items() if name not in ("paper", "title", "about", "epochs")}
+    own = stages[student]
+    assert own == stages["plain"] | method | {"providers": own["providers"]}
+    assert {provider["path"] for provider in own["providers"]} == {"teacher"}
