@@ -1,4 +1,4 @@
-"""Level, coverage and power of intervals and tests over problems: those of `evaluation.intervals` and what else the literature offers.
+"""Level, coverage and power of intervals and tests over problems: those of `pipelines.base.intervals` and what else the literature offers.
 
     python -m benchmarks.intervals                      all tables
     python -m benchmarks.intervals --simulations 2000 --sizes 5 10 20 60 250      those of docs/evaluation.md
@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from scipy import special, stats
 
-from evaluation import intervals
+from pipelines.base import intervals
 
 Floats = np.ndarray
 Result = tuple[Floats | None, Floats | None, Floats | None]
@@ -60,7 +60,7 @@ def bonett_price(difference: Floats) -> Result:
 
 
 def ours(difference: Floats) -> Result:
-    """`evaluation.intervals`."""
+    """`pipelines.base.intervals`."""
     return *intervals.difference_interval(difference), intervals.p_value(difference)
 
 
@@ -253,7 +253,7 @@ def clopper_pearson(values: Floats) -> tuple[Floats, Floats]:
 
 
 def our_share(values: Floats) -> tuple[Floats, Floats]:
-    """`evaluation.intervals.share_interval`."""
+    """`pipelines.base.intervals.share_interval`."""
     low, high = zip(*(intervals.share_interval(row) for row in values), strict=True)
     return np.array(low), np.array(high)
 

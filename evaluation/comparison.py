@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from evaluation import intervals, paired
+from evaluation import paired
 from evaluation.length_gain import Answers, differs, length_gain
 from evaluation.risk_return import FEWEST, cheap_score, top_k
 from evaluation.samples import TRUNCATED, Sample, truncated_share
-from pipelines.base import names
+from pipelines.base import intervals, names
 from pipelines.base.errors import ModelError
 from pipelines.recipe.stage_kind import BASE
 

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from evaluation import intervals
-from evaluation.intervals import Floats
 from evaluation.paired import SCORE_TEST
+from pipelines.base import intervals
+from pipelines.base.intervals import Floats
 
 LEAST = 20
 """Fewer shared problems than this decide nothing."""

@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from evaluation import intervals, programs, statistics
+from evaluation import programs, statistics
 from evaluation.benchmark_files import BENCHMARKS
 from evaluation.samples import TRUNCATED
+from pipelines.base import intervals
 from pipelines.base.errors import RecipeError, UserError, did_you_mean
 from pipelines.data.chat import with_system_prompt
 from pipelines.recipe.settings import Evaluate, Task

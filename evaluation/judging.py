@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy
 
-from evaluation import intervals
+from pipelines.base import intervals
 
 
 def separation(values: Sequence[float], correct: Sequence[bool]) -> float:

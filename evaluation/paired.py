@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from evaluation import intervals
-from evaluation.intervals import Floats
 from evaluation.statistics import paired_difference, pass_at_k
+from pipelines.base import intervals
+from pipelines.base.intervals import Floats
 
 SCORE_TEST = "paired score test"
 
@@ -63,7 +63,7 @@ def passes(answers: Sequence[Sequence[float]], ks: Sequence[int]) -> Floats:
 
 
 def compare(old: Floats, new: Floats, *, confidence: float = 0.95, tests: int = 1) -> PairedTest:
-    """Compare two models problem by problem, by the score test of `evaluation.intervals`.
+    """Compare two models problem by problem, by the score test of `pipelines.base.intervals`.
 
     Args:
         old: float64 [problems], score of each problem in [0, 1].

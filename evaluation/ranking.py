@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from evaluation import intervals
+from pipelines.base import intervals
 
 CHUNK = 256
 """Resamples computed at once."""
@@ -50,8 +50,8 @@ def rank(
 ) -> list[Standing]:
     """The methods, best first.
 
-    Means and gains have the intervals of `evaluation.intervals` over problems. With two seeds or more the spread of seeds is added as that
-    of an independent part (square and add, Zou and Donner 2008) with Student's quantile; with one it is not in the intervals at all.
+    Means and gains have the intervals of `pipelines.base.intervals` over problems. With two seeds or more the spread of seeds is added as
+    that of an independent part (square and add, Zou and Donner 2008) with Student's quantile; with one it is not in the intervals at all.
     The ends of a rank count the methods that are worse and better by the same intervals, made for all comparisons of a method at once
     (Bonferroni; Klein et al. 2020), so that a method whose difference to another contains 0 is not ranked apart from it.
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from evaluation import intervals
+from pipelines.base import intervals
 
 Floats = np.ndarray
 SCALE = 400 / np.log(10)

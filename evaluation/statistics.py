@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from evaluation import intervals
+from pipelines.base import intervals
 
 
 def pass_at_k(n: int, correct: int, k: int) -> float:

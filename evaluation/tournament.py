@@ -11,10 +11,10 @@ from typing import Any, Protocol, cast
 
 import numpy as np
 
-from evaluation import intervals
 from evaluation.played import drawn
 from evaluation.ratings import Rating, rate
 from pipelines import environments
+from pipelines.base import intervals
 from pipelines.base.errors import UserError, did_you_mean
 from pipelines.contract.opponents import FIXED, fixed_move
 from pipelines.contract.rollout import RolloutContext

@@ -10,6 +10,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from pipelines.base import intervals
 from pipelines.diffusion.network import Logits
 from pipelines.diffusion.questions import Question, Reader
 from pipelines.diffusion.sampler import unmask
@@ -150,7 +151,7 @@ def _mean(values: Sequence[float]) -> float:
 def summary(shares: Shares, before: Shares | None = None) -> dict[str, float]:
     """Metrics of a measurement: `heldout/correct_NAME`, and where there is one before it `heldout/gain_NAME` with the ends of its interval.
 
-    The interval is that of the mean of paired differences over questions, mean ± 1.96 standard errors.
+    The interval is that of every comparison: of a mean of paired differences over questions, by the score test.
 
     >>> summary({"greedy": [1.0, 0.0, 1.0, 1.0]}, {"greedy": [0.0, 0.0, 1.0, 1.0]})["heldout/gain_greedy"]
     0.25
@@ -159,13 +160,12 @@ def summary(shares: Shares, before: Shares | None = None) -> dict[str, float]:
     for name, values in shares.items():
         pairs = zip(values, (before or {}).get(name, []), strict=False)
         differences = [after - first for after, first in pairs if after == after and first == first]
-        if len(differences) < 2:
+        if not differences:
             continue
-        mean = sum(differences) / len(differences)
-        deviation = math.sqrt(sum((d - mean) ** 2 for d in differences) / (len(differences) - 1) / len(differences))
+        low, high = intervals.difference_interval(differences)
         metrics |= {
-            f"heldout/gain_{name}": mean,
-            f"heldout/gain_{name}_low": mean - 1.96 * deviation,
-            f"heldout/gain_{name}_high": mean + 1.96 * deviation,
+            f"heldout/gain_{name}": sum(differences) / len(differences),
+            f"heldout/gain_{name}_low": float(low),
+            f"heldout/gain_{name}_high": float(high),
         }
     return metrics

@@ -5,6 +5,7 @@ What a step trains on is a pure function of seed and step, so that a restart nee
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -173,6 +174,13 @@ class FixedDataLoop(Loop):
 def _halves(items: list[int]) -> tuple[list[int], list[int]]:
     middle = (len(items) + 1) // 2
     return items[:middle], items[middle:]
+
+
+def epoch_order(count: int, seed: int, epoch: int) -> list[int]:
+    """The items of one pass over the data, in an order that depends on seed and epoch only."""
+    order = list(range(count))
+    random.Random(f"{seed} {epoch}").shuffle(order)
+    return order
 
 
 class Epochs:

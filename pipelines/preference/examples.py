@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -233,13 +232,6 @@ def gold_of(problem: Problem, loss: str) -> str:
             "Curate pairs with a column answer (or columns: {answer: COLUMN}), or choose a loss of two answers.",
         )
     return str(gold)
-
-
-def epoch_order(count: int, seed: int, epoch: int) -> list[int]:
-    """The items of one pass over the data, in an order that depends on seed and epoch only."""
-    order = list(range(count))
-    random.Random(f"{seed} {epoch}").shuffle(order)
-    return order
 
 
 def passes(examples: Examples, items: Sequence[int], budget: int) -> list[list[int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,10 @@ from torch import Tensor
 from pipelines.base.files import REPORT, write_atomic
 from pipelines.contract.catalogue import bind
 from pipelines.engine import models
-from pipelines.engine.fixed_data import HELDOUT, Epochs, FixedDataLoop, Pass
+from pipelines.engine.fixed_data import HELDOUT, Epochs, FixedDataLoop, Pass, epoch_order
 from pipelines.engine.parallel import with_last
 from pipelines.preference import coupled, measures
-from pipelines.preference.examples import GOLD, Answers, Examples, Reader, epoch_order, passes
+from pipelines.preference.examples import GOLD, Answers, Examples, Reader, passes
 from pipelines.preference.kind import REFERENCE
 from pipelines.preference.settings import Preference
 
@@ -49,7 +50,7 @@ class Trainer(FixedDataLoop):
         self.measures = bool(self.heldout.items)
         self.load()
         per_step = preference.pairs_per_step
-        self.epochs = Epochs(lambda epoch: epoch_order(len(self.examples), self.seed, epoch), per_step)
+        self.epochs = Epochs(partial(epoch_order, len(self.examples), self.seed), per_step)
         self.schedule(len(self.examples), per_step)
         self.reference: dict[str, Tensor] = {}
         self.last_measured: dict[str, float] = {}

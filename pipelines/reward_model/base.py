@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-import random
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pipelines.base.errors import DataError
 from pipelines.base.files import REPORT, write_atomic
 from pipelines.engine import models, reward_model
-from pipelines.engine.fixed_data import Epochs, FixedDataLoop
+from pipelines.engine.fixed_data import Epochs, FixedDataLoop, epoch_order
 from pipelines.engine.reward_network import RewardNetwork
 from pipelines.reward_model import card
 from pipelines.reward_model.kind import bound_loss
@@ -51,13 +51,7 @@ class RewardTrainer(FixedDataLoop):
 
     def plan_steps(self, count: int) -> None:
         """Passes over `count` examples, each in an order of its own, and the number of steps that they make."""
-
-        def order(epoch: int) -> list[int]:
-            places = list(range(count))
-            random.Random(f"{self.seed} {epoch}").shuffle(places)
-            return places
-
-        self.epochs = Epochs(order, self.settings.pairs_per_step)
+        self.epochs = Epochs(partial(epoch_order, count, self.seed), self.settings.pairs_per_step)
         self.schedule(count, self.settings.pairs_per_step)
 
     def fitting(self, examples: Sequence[E], limit: int, named: str, split: str) -> list[E]:

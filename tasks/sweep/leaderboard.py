@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evaluation import intervals, paired, samples
+from evaluation import paired, samples
 from evaluation.ranking import Standing, difference, rank
 from evaluation.risk_return import tail_mean
+from pipelines.base import intervals
 from pipelines.base.errors import UserError
 from pipelines.base.files import REPORT, json_lines
 from pipelines.recipe.stage_kind import MODEL, SCORES

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from evaluation import intervals, paired
+from evaluation import paired
+from pipelines.base import intervals
 
 shares = st.lists(st.sampled_from([0.004, 0.009, 0.012, 0.017, 0.024, 0.03, 0.04, 0.06, 0.5]), min_size=1, max_size=8)
 

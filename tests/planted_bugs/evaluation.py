@@ -4,7 +4,7 @@ from __future__ import annotations
 
 STAT, RUN, HARNESS = "evaluation/statistics.py", "evaluation/run.py", "evaluation/harness.py"
 NUMBERS = "tests/evaluation/test_statistics.py"
-INTERVALS, OF_MEANS = "evaluation/intervals.py", "tests/evaluation/test_intervals.py"
+INTERVALS, OF_MEANS = "pipelines/base/intervals.py", "tests/pipelines/base/test_intervals.py"
 STAGE = "tests/evaluation/test_run.py"
 WHOLE = "tests/evaluation/test_evaluation.py"
 MODES = f"{WHOLE}::test_a_benchmark_is_asked_once_per_mode"
@@ -20,8 +20,8 @@ PICKED = "tests/evaluation/test_risk_return.py"
 PLANTED = {
     "the normal interval instead of Wilson's": (INTERVALS, "return max(0.0, min(p, centre - half)), min(1.0, max(p, centre + half))", "half = z * (p * (1 - p) / n) ** 0.5\n    return max(0.0, p - half), min(1.0, p + half)", [WILSON]),
     "Wilson's interval is one-sided": (INTERVALS, "special.ndtri(0.5 + confidence / 2)", "special.ndtri(confidence)", [WILSON]),
-    "no interval where all problems agree": (INTERVALS, "(float(((x - mean) ** 2).sum()) + 1) / (full + 1)", "(float(((x - mean) ** 2).sum()) + 1e-9) / (full + 1)", [f"{INTERVALS}::evaluation.intervals.share_interval", f"{OF_MEANS}::test_the_interval_of_shares_holds_the_truth"]),
-    "several answers count as one": (INTERVALS, "return wilson(mean * n / effect, n / effect, confidence)", "return wilson(mean * n, n, confidence)", [f"{INTERVALS}::evaluation.intervals.share_interval"]),
+    "no interval where all problems agree": (INTERVALS, "(float(((x - mean) ** 2).sum()) + 1) / (full + 1)", "(float(((x - mean) ** 2).sum()) + 1e-9) / (full + 1)", [f"{INTERVALS}::pipelines.base.intervals.share_interval", f"{OF_MEANS}::test_the_interval_of_shares_holds_the_truth"]),
+    "several answers count as one": (INTERVALS, "return wilson(mean * n / effect, n / effect, confidence)", "return wilson(mean * n, n, confidence)", [f"{INTERVALS}::pipelines.base.intervals.share_interval"]),
     "no pseudo-problems": (INTERVALS, "PSEUDO = 3.0", "PSEUDO = 0.0", [f"{OF_MEANS}::test_few_discordant_pairs_are_judged_as_the_exact_test_does"]),
     "the interval is another test's": (INTERVALS, "half = z * np.sqrt(variance / (count - z * z))", "half = z * np.sqrt(variance / count)", [f"{OF_MEANS}::test_p_and_interval_never_contradict_each_other"]),
     "pairs are broken by order": (STAT, "difference = np.asarray(second, dtype=np.float64) - np.asarray(first", "difference = np.sort(np.asarray(second, dtype=np.float64)) - np.asarray(first", [PAIRED]),

@@ -25,7 +25,7 @@ PLANTED = {
     "the whole data are scored for two steps": (RUN, "needed = {item for step in range(first, last) for item in self.epochs.step(step)}", "pass", [f"{RUN_TEST}::test_only_what_will_be_read_is_scored_with_the_reference"]),
     "TPO's third answer is the chosen one": (RUN, 'else ("chosen_", "rejected_", "gold_")', 'else ("gold_", "rejected_", "chosen_")', [f"{RUN_TEST}::test_a_loss_may_read_the_record_s_answer_as_a_third_one"]),
     "KTO compares with the prompt's own answer": (EXAMPLES, "other = rows[place - back]", "other = rows[place]", [f"{RUN_TEST}::test_labelled_answers_are_learned"]),
-    "every pass over the pairs in the same order": (EXAMPLES, 'random.Random(f"{seed} {epoch}")', 'random.Random(f"{seed}")', [f"{RUN_TEST}::test_every_pass_over_the_data_has_an_order_of_its_own"]),
+    "every pass over the pairs in the same order": ("pipelines/engine/fixed_data.py", 'random.Random(f"{seed} {epoch}")', 'random.Random(f"{seed}")', ["tests/pipelines/engine/test_fixed_data.py::test_every_pass_over_the_data_has_an_order_of_its_own"]),
     "a missing score is 0": (EXAMPLES, "if score is None and name in self.wanted:", "if False:", [f"{RUN_TEST}::test_what_the_data_lack_is_said_with_the_record"]),
     "the idealised ranking forgets the reference": (MEASURES, "return lead + torch.logit", "return torch.logit", [RANKINGS]),
     "rankings per token are of whole answers": (MEASURES, "chosen_logp / chosen_length.clamp(min=1) > rejected_logp / rejected_length.clamp(min=1)", "chosen_logp > rejected_logp", [RANKINGS]),

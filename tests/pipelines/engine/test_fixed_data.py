@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.engine.fixed_data import FixedDataLoop
+from pipelines.engine.fixed_data import FixedDataLoop, epoch_order
 from pipelines.engine.parallel import World
 from pipelines.engine.policy import Policy
 from pipelines.preference.examples import Answers, Examples
@@ -76,3 +76,7 @@ def test_recomputed_blocks_are_not_run_twice_for_a_prefix():
     assert loop(World(), 4000, True).layouts(rows)[0].prefix is not None
     assert loop(World(), 4000, True, checkpoints=True).layouts(rows)[0].prefix is None
     assert loop(World(0, 2), 4000, True).layouts(rows)[0].prefix is None
+
+
+def test_every_pass_over_the_data_has_an_order_of_its_own():
+    assert sorted(epoch_order(9, 1, 0)) == list(range(9)) and epoch_order(9, 1, 0) != epoch_order(9, 1, 1)

@@ -24,7 +24,7 @@ from pipelines.base.errors import DataError, Interrupted, RecipeError
 from pipelines.base.files import contents
 from pipelines.contract.model_settings import Model
 from pipelines.engine import checkpoint, models
-from pipelines.preference.examples import epoch_order, passes
+from pipelines.preference.examples import passes
 from pipelines.preference.kind import check_reference
 from pipelines.preference.settings import Preference
 from pipelines.recipe.check import check
@@ -312,10 +312,6 @@ def test_monitors_stop_the_run(pairs, trainer):
     rule = {"kind": "metric", "metric": "rewards/margin", "above": -1.0, "action": "stop"}
     with pytest.raises(Interrupted, match=r"stopped at step 1 by preference\.monitors"):
         trainer(pairs, monitors=[rule]).run()
-
-
-def test_every_pass_over_the_data_has_an_order_of_its_own():
-    assert sorted(epoch_order(9, 1, 0)) == list(range(9)) and epoch_order(9, 1, 0) != epoch_order(9, 1, 1)
 
 
 def test_passes_hold_every_item_once_within_the_budget(pairs, trainer):

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from evaluation import intervals, paired
+from evaluation import paired
+from pipelines.base import intervals
 
 differences = st.lists(st.integers(-8, 8), min_size=1, max_size=60).map(lambda counts: np.array(counts) / 8)
 
