@@ -20,12 +20,13 @@ from typing import Any
 from pipelines import verifiers
 from pipelines.data import marks
 from pipelines.data.records import Message, Problem
-from pipelines.environments import Step, _word_problems
+from pipelines.environments import Step, Unavailable, _word_problems
 from pipelines.environments._answered import scored_answer
 from pipelines.tools import (
     Outcome,
     Spec,
     Toolbox,
+    ToolUnavailable,
     calculator,
     call_text,
     crop,
@@ -75,7 +76,11 @@ class World:
         return json.dumps([self.problem.uid, self.problem.prompt[:1], *self.history])
 
     def step(self, message: str) -> Step:
-        """Make the calls of a message, or score it as the answer."""
+        """Make the calls of a message, or score it as the answer.
+
+        Raises:
+            Unavailable: the server behind a tool is gone, or the sandbox failed.
+        """
         assert self.problem is not None
         self.history.append(message)
         if OPEN not in message:
@@ -87,7 +92,10 @@ class World:
             return self._observed(
                 marks.unnamed(f"error: {error}"), {"malformed": -costs.get("malformed", 0.0)}, _malformed(message)
             )
-        performed = [self.box.call(*call) for call in asked[:MOST_CALLS]]
+        try:
+            performed = [self.box.call(*call) for call in asked[:MOST_CALLS]]
+        except ToolUnavailable as error:
+            raise Unavailable(str(error)) from error
         texts = [call.text for call in performed]
         if len(asked) > MOST_CALLS:
             texts.append(f"error: only the first {MOST_CALLS} calls were made")

@@ -50,6 +50,10 @@ class ToolTimeout(ToolError):
     """The tool took longer than it may."""
 
 
+class ToolUnavailable(Exception):
+    """What is behind the tool is not there, whatever the policy asked for: the episode cannot be judged."""
+
+
 @dataclass(frozen=True)
 class Tool:
     """One function that the policy may call."""
@@ -61,6 +65,7 @@ class Tool:
 
     Raises:
         ToolError: with what the policy is to read.
+        ToolUnavailable: the server behind it is gone.
     """
     waits: bool = False
     """A call waits for another process, so that calls of several episodes are worth running side by side."""
@@ -105,7 +110,11 @@ class Toolbox:
         return any(tool.waits for tool in self.tools.values())
 
     def call(self, name: str, arguments: dict[str, Any]) -> Call:
-        """Make one call; whatever the policy did wrong comes back as its outcome."""
+        """Make one call; whatever the policy did wrong comes back as its outcome.
+
+        Raises:
+            ToolUnavailable: what is behind the tool is not there.
+        """
         tool = self.tools.get(name)
         if tool is None:
             known = ", ".join(self.tools) or "none"

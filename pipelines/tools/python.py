@@ -6,7 +6,7 @@ from typing import Any
 
 from pipelines.sandbox import pool
 from pipelines.sandbox.worker import Limits, Worker, ended_late
-from pipelines.tools import Tool, ToolError, ToolTimeout, function_schema
+from pipelines.tools import Tool, ToolError, ToolTimeout, ToolUnavailable, function_schema
 
 SCHEMA = function_schema(
     "python",
@@ -46,9 +46,9 @@ def tools(*, cpu_s: int = 3, memory_mb: int = 512) -> list[Tool]:
     def run(code: str) -> str:
         [result] = pool.shared().run([lambda worker: _run(worker, code, limits)], 10 * limits.wall_s)
         if result is pool.Late:
-            raise ToolTimeout("the sandbox was busy for too long")
+            raise ToolUnavailable("the sandbox was busy for too long")
         if isinstance(result, pool.Failed):
-            raise ToolError("the sandbox failed under this program")
+            raise ToolUnavailable("the sandbox failed under this program")
         printed, stopped = result
         if stopped == "timed_out":
             raise ToolTimeout(f"the program took longer than {cpu_s} s")

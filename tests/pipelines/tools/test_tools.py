@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import socket
+import subprocess
 import sys
 import time
 from fractions import Fraction
@@ -16,7 +19,8 @@ from pipelines import environments
 from pipelines.base.errors import DataError, RecipeError
 from pipelines.data import marks
 from pipelines.data.images import IMAGES
-from pipelines.tools import Outcome, ToolError, calculator, toolbox
+from pipelines.data.records import Problem
+from pipelines.tools import Outcome, ToolError, ToolUnavailable, calculator, toolbox
 
 NUMBER = st.integers(-999, 999).map(lambda n: f"({n})" if n < 0 else str(n))
 SUM = st.recursive(
@@ -164,8 +168,10 @@ def test_a_function_of_the_user(tmp_path, monkeypatch):
 
 
 SERVER = '''
+import os
+import sys
 import time
-from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver import Context, MCPServer
 server = MCPServer("shop")
 
 @server.tool()
@@ -173,13 +179,19 @@ def price(item: str) -> str:
     """Price of an item."""
     if item == "slow":
         time.sleep(6)
+    if item == "end":
+        os._exit(1)
     return {"tea": "4"}.get(item, "unknown")
 
 @server.tool(description="Look: MARK")
 def secret(x: int) -> str:
     return "MARK"
 
-server.run()
+@server.tool()
+def key(context: Context) -> str:
+    return context.request_context.request.headers["authorization"]
+
+server.run(transport="streamable-http", port=int(sys.argv[1])) if sys.argv[1:] else server.run()
 '''
 
 
@@ -204,7 +216,73 @@ def test_an_mcp_server(tmp_path, monkeypatch):
     assert toolbox([hostile]).call("secret", {"x": 1}).text == marks.unnamed(image)
     [row] = environments.problems("tools", 1, 0, {"tools": [hostile]})
     assert row["info"]["tools"][0]["function"]["description"] == f"Look: {marks.unnamed(image)}"
-    with pytest.raises(RecipeError, match="has no tool 'prize'; it has price, secret"):
+    with pytest.raises(RecipeError, match="has no tool 'prize'; it has price, secret, key"):
         toolbox([{**spec, "only": ["prize"]}])
+    servers[0].timeout_s = 60.0
+    with pytest.raises(ToolUnavailable, match="is gone"):
+        box.call("price", {"item": "end"})
+    assert box.call("price", {"item": "tea"}).text == "4", "the next call starts it anew"
     with pytest.raises(RecipeError, match="did not start"):
         toolbox([{"kind": "mcp_server", "command": [sys.executable, "-c", "pass"], "timeout_s": 4}])
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "needs `command` or `url`"),
+        ({"command": ["x"], "url": "http://127.0.0.1:1/mcp"}, "needs `command` or `url`"),
+        ({"url": "http://127.0.0.1:1/mcp", "environment": {"A": "b"}}, "`environment` of mcp_server is for a program"),
+        ({"url": "127.0.0.1:1"}, "is not an address"),
+        ({"url": "http://127.0.0.1:1/mcp", "api_key_env": "NOT_SET"}, "NOT_SET is not set"),
+        ({"command": ["x"], "api_key_env": "NOT_SET"}, "`api_key_env` of mcp_server is for an address"),
+    ],
+)
+def test_settings_of_an_mcp_server_that_do_not_fit(settings, message):
+    with pytest.raises(RecipeError, match=message):
+        toolbox([{"kind": "mcp_server", **settings}])
+
+
+@contextlib.contextmanager
+def listening(path, port):
+    with socket.socket() as free:
+        free.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        free.bind(("127.0.0.1", port))
+        port = free.getsockname()[1]
+    with subprocess.Popen([sys.executable, str(path), str(port)], stderr=subprocess.PIPE, text=True) as process:
+        try:
+            next(line for line in process.stderr if "running on" in line)
+            yield port
+        finally:
+            process.kill()
+
+
+@pytest.mark.slow
+def test_an_mcp_server_at_an_address(tmp_path, monkeypatch):
+    pytest.importorskip("mcp")
+    path = tmp_path / "server.py"
+    path.write_text(SERVER)
+    monkeypatch.setenv("SHOP_KEY", "open sesame")
+    with listening(path, 0) as port:
+        spec = {
+            "kind": "mcp_server",
+            "url": f"http://127.0.0.1:{port}/mcp",
+            "api_key_env": "SHOP_KEY",
+            "only": ["price", "key"],
+        }
+        box = toolbox([spec])
+        assert [schema["function"]["name"] for schema in box.schemas] == ["price", "key"] and box.waits
+        assert box.call("price", {"item": "tea"}).text == "4"
+        assert box.call("key", {}).text == "Bearer open sesame"
+        assert box.call("price", {"items": "tea"}).outcome == Outcome.BAD_ARGUMENTS
+        [row] = environments.problems("tools", 1, 0, {"tools": [spec]})
+        world = environments.make("tools")
+        world.reset(Problem(uid="u", source="s", licence="l", **row))
+        called = '<tool_call>{"name": "price", "arguments": {"item": "%s"}}</tool_call>'
+        with pytest.raises(environments.Unavailable, match="is gone"):
+            world.step(called % "end")
+    with pytest.raises(ToolUnavailable, match="is gone"):
+        box.call("price", {"item": "tea"})
+    with listening(path, port):
+        assert box.call("price", {"item": "tea"}).text == "4", "a server that is there again is asked again"
+    with pytest.raises(RecipeError, match=r"at http://127\.0\.0\.1:1/mcp does not answer"):
+        toolbox([{"kind": "mcp_server", "url": "http://127.0.0.1:1/mcp", "timeout_s": 4}])
