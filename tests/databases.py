@@ -62,6 +62,15 @@ def mlflow(path: Path, artifacts: str) -> None:
     half.replace(path)
 
 
+def store() -> None:
+    """Give the project folder that the environment names MLflow's database, unless it has one."""
+    from tasks import environment
+
+    environment.prepare()
+    if not (path := environment.home() / "mlflow.db").exists():
+        mlflow(path, (environment.home() / "mlartifacts").as_uri())
+
+
 def _cache() -> Path:
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "whetstone" / "tests"
     folder.mkdir(parents=True, exist_ok=True)

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import databases
 import pytest
 
 from tasks.environment import runs_folder
@@ -90,11 +91,10 @@ def run(
 
 def registered(name: str, scores: Scores, *, seed: int = 0, label: str = "rlvr", kind: str = "rlvr") -> str:
     """A run that MLflow knows too, with its model as a version of `name`; returns its id."""
-    from tasks import environment
     from tasks.tracking import api as tracking
     from tasks.tracking.client import client, experiment
 
-    environment.prepare()
+    databases.store()
     to = client()
     folder = experiment(name)
     run_id = to.create_run(folder, run_name=name).info.run_id

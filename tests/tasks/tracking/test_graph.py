@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import chain
+import databases
 import pytest
 import toys
 
-from tasks import environment
 from tasks.pipeline import Pipeline
 from tasks.tracking import links, outbox
 from tasks.tracking.time_budget import TimeBudget
@@ -22,7 +22,7 @@ def told(tmp_path_factory):
         for name in ("MLFLOW_TRACKING_URI", "PREFECT_API_URL", "PREFECT_HOME"):
             patch.delenv(name, raising=False)
         patch.setenv("WHETSTONE_HOME", str(folder / "home"))
-        environment.prepare()
+        databases.store()
         from tasks.tracking import api as tracking
 
         recipe = toys.recipe(folder, name="toy-0.5b")  # a dot: LoggedModels may have none in their names
@@ -200,7 +200,7 @@ def test_views_show_what_differs_and_links_open_them(told):
 
 @pytest.mark.slow
 def test_a_store_that_is_away_gets_the_same_graph_later(home, tmp_path):
-    environment.prepare()
+    databases.store()
     waiting = []
     pipeline = chain.run(toys.recipe(tmp_path), send=lambda stage, path: waiting.append((stage, path)))
     from tasks.tracking import api as tracking
@@ -222,7 +222,7 @@ def test_a_failed_stage_is_told_at_the_top_with_its_log(home, tmp_path):
     from tasks.process import StageFailed
     from tasks.tracking import api as tracking
 
-    environment.prepare()
+    databases.store()
     (tmp_path / "rows.jsonl").write_text("no JSON\n")
     source = {"kind": "file", "path": str(tmp_path / "rows.jsonl")}
     recipe = read_recipe(toys.recipe(tmp_path, curate={"sources": [source]}))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
 import time
 
+import databases
 import pytest
 import toys
-from mlflow import MlflowClient
 
 from pipelines.recipe.read import read_recipe
 from tasks import environment
@@ -19,18 +18,9 @@ from tasks.tracking import heartbeat, leases
 from tasks.tracking import open_runs as tracking_open
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory):
-    """An MLflow database with its tables, to copy: making them takes seconds."""
-    path = tmp_path_factory.mktemp("store") / "mlflow.db"
-    MlflowClient(tracking_uri=f"sqlite:///{path}").search_experiments()
-    return path
-
-
 @pytest.fixture
-def recipe(home, tmp_path, store):
-    environment.prepare()
-    shutil.copy(store, home / "mlflow.db")
+def recipe(home, tmp_path):
+    databases.store()
     return read_recipe(toys.recipe(tmp_path), [])
 
 

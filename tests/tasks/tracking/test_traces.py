@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 
+import databases
 import pytest
 import vision_models
 
 from pipelines.data import marks, thumbnails
-from tasks import environment
 from tasks.tracking.benchmarks import Shown
 from tasks.tracking.time_budget import TrackerUnavailable
 
@@ -26,7 +26,7 @@ def shown(count):
 @pytest.fixture
 def run(home):
     """A run in an empty store, with the client."""
-    environment.prepare()
+    databases.store()
     from tasks.tracking import api as tracking
 
     client = tracking.client()
