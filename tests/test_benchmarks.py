@@ -83,6 +83,7 @@ def begun(tmp_path_factory):
     return toys.start(tmp_path_factory.mktemp("benchmarks"), overrides=["sft.steps=2"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", [{}, {"lora": True, "learning_rate": 0.01, "sampling": {"top_p": 0.9}}])
 def test_healthy_runs_breach_no_mismatch_limit_and_old_weights_do(variant, begun, tmp_path, monkeypatch):
     from benchmarks import mismatch

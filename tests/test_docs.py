@@ -266,6 +266,7 @@ def test_no_hint_fetches_the_package_of_this_name_from_pypi():
     assert wrong.search('pip install "whetstone[gguf]"') and not wrong.search('pip install -e ".[gguf]"')
 
 
+@pytest.mark.slow
 def test_messages_name_pages_that_an_installed_package_has():
     """A page is named by `pipelines.base.project.page`, which knows where a wheel has it."""
     named = []

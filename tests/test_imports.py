@@ -101,6 +101,7 @@ def project_graph() -> dict[str, set[str]]:
     return imports(toys.ROOT)
 
 
+@pytest.mark.slow
 def test_no_file_imports_what_imports_it():
     assert circles(project_graph()) == []
 

@@ -13,6 +13,7 @@ import toys
 PACKAGES = ("flows", "tasks", "pipelines", "evaluation", "whetstone_rlvr")
 
 
+@pytest.mark.slow
 def test_generated_pages_are_fresh(tmp_path):
     subprocess.run([sys.executable, "-m", "scripts.docs", str(tmp_path)], check=True, cwd=toys.ROOT)
     pages = {page.name for page in tmp_path.iterdir()}

@@ -89,6 +89,7 @@ def evaluated(folder, server, settings, checkpoints, model):
     return flat, json.loads((folder / "results.json").read_text())
 
 
+@pytest.mark.slow
 def test_a_served_model_has_the_scores_of_the_model(tiny, tmp_path):
     model, answer = tiny
     ask = {"temperature": 0, "max_tokens": 8}

@@ -37,6 +37,7 @@ def rerun(ran, *more):
     return json.loads((folder / "again.json").read_text()), took, done
 
 
+@pytest.mark.slow
 def test_first_run(ran):
     _, _, summary, done = ran
     assert statuses(summary) == dict.fromkeys(FOUR, "ran")
@@ -100,6 +101,7 @@ print(json.dumps(out))
     assert body["versions"] == [[1, "toy"]]
 
 
+@pytest.mark.slow
 def test_unchanged_takes_under_five_seconds_of_processor_time(ran):
     """About two where the machine is quiet; the time on a clock depends on who else uses it."""
     seconds = []

@@ -412,6 +412,7 @@ def refused(path, match, **limits):
     assert str(path) in str(caught.value) and "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_gzip_bomb_is_refused_early_whatever_its_lines(tmp_path, monkeypatch):
     path = tmp_path / "bomb.jsonl.gz"
     path.write_bytes(gzip.compress(b" " * 80 * 2**20))

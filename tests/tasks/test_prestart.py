@@ -74,6 +74,7 @@ def lines(work):
     return [re.sub(r"^\S+ \S+(?= [A-Z]+ )", "", line) for line in (work / process.LOG).read_text().splitlines()]
 
 
+@pytest.mark.slow
 def test_a_stage_finds_what_it_finds_after_an_ordinary_start(toy, tmp_path, monkeypatch):
     monkeypatch.setenv("TOY_SAYS", "said while it is imported")
     monkeypatch.setenv("PREFECT_GONE", "1")

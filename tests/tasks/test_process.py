@@ -29,6 +29,7 @@ def run(work, do, **settings):
     return process.run("stage_toy", work, job(do, **settings), lambda: None)
 
 
+@pytest.mark.slow
 def test_numbers_come_back_and_stdin_is_empty(tmp_path):
     assert run(tmp_path / "w", "numbers") == {"done": 1.0}
     assert run(tmp_path / "x", "stdin") == {"bytes": 0.0}

@@ -9,6 +9,7 @@ from pipelines.recipe.read import preset_names
 from whetstone_rlvr import UserError, methods
 
 
+@pytest.mark.slow
 def test_it_is_that_of_the_command():
     frame = methods()
     listed = catalogue.entries()

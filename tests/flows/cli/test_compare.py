@@ -68,6 +68,7 @@ def test_errors_name_the_fix(ran, tmp_path):
     assert json.loads(empty.stdout)["error"]["kind"] == "not_found" and not (tmp_path / "none" / "mlflow.db").exists()
 
 
+@pytest.mark.slow
 def test_terminal_shows_no_control_characters_and_large_runs_are_quick(home):
     draws = [[float((i * j) % 7 < 3) for j in range(64)] for i in range(500)]
     for number in range(4):

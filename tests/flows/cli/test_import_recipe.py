@@ -54,6 +54,7 @@ def write(folder: Path, name: str) -> Path:
     return folder / name
 
 
+@pytest.mark.slow
 def test_the_recipe_and_the_list(tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump(own.TRL_GRPO | {"reward_funcs": ["accuracy_reward"], "reward_weights": None}))

@@ -60,6 +60,7 @@ time.sleep(20)
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("handler", ["ours", "prefect"])
 def test_a_signal_whose_exception_was_swallowed_still_ends_the_process(handler):
     command = [sys.executable, "-c", SWALLOWING, "1.0", handler]

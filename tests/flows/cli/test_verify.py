@@ -140,6 +140,7 @@ def test_what_cannot_be_done_is_said(tmp_path, monkeypatch, source, out, verifie
         verify.score_file(source, out, verifier, jobs)
 
 
+@pytest.mark.slow
 def test_the_command(tmp_path):
     path = write(tmp_path / "in.jsonl", [row(), row("8")])
     done = toys.whetstone("verify", str(path), "--verifier", "number", home=HOME)

@@ -53,6 +53,7 @@ def bodies(tmp_path, kind):
     return [body for body in toys.spool(tmp_path / "work") if body["kind"] == kind]
 
 
+@pytest.mark.slow
 def test_trains_with_the_server_s_tokens_and_new_weights_each_step(tmp_path, start, stand_in):
     trainer(tmp_path, start, stand_in).run()
     metrics = [b["values"] for b in bodies(tmp_path, "metrics")]

@@ -63,6 +63,7 @@ def change(run):
             weight.mul_(1.1)
 
 
+@pytest.mark.slow
 def test_a_run_sends_its_weights_and_writes_no_folder(tmp_path, start, stand_in, second):
     run = trainer(tmp_path, start, [stand_in, second])
     write(run, stand_in.weights)  # what servers of the user's were started on

@@ -261,6 +261,7 @@ def test_a_fresh_model_learns_to_see(toy, tmp_path):
     assert shown and shown == set(thumbnails.read([tmp_path / "rl/work/out"])), "pages have a picture of each"
 
 
+@pytest.mark.slow
 def test_a_stopped_run_ends_with_the_same_bytes(toy, tmp_path):
     _, data = toy
     digests = []

@@ -33,6 +33,7 @@ def outcome(task):
     return [world.step(message) for message in task.walk][-1]
 
 
+@pytest.mark.slow
 @needs_namespaces
 @pytest.mark.parametrize("kind", ["files", "repair"])
 def test_experts_solve_their_tasks_and_those_who_err_do_not(kind):
@@ -107,6 +108,7 @@ def test_a_command_that_is_ended_says_why_and_the_folder_is_as_before_where_it_g
     assert world.step("ls").observation == "a.txt"
 
 
+@pytest.mark.slow
 @needs_namespaces
 def test_hidden_tests_and_their_answers_are_not_in_reach():
     world = own({"a.txt": "one\n"}, [{"run": "echo $((6 * 7)) # zqx_of_a_hidden_test", "expect": "42"}])

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 
+import pytest
 import toys
 
 COMPLETES = """
@@ -16,6 +17,7 @@ model._complete(Path(sys.argv[1]), sys.argv[2])
 """
 
 
+@pytest.mark.slow
 def test_weights_alone_are_completed_from_a_model_of_the_hub(tmp_path):
     cache = tmp_path / "hub" / "models--org--m"
     folder, out = cache / "snapshots" / ("2" * 40), tmp_path / "out"

@@ -93,6 +93,7 @@ def test_the_model_that_was_trained_is_handed_on_with_its_metrics(begun, tmp_pat
     ]
 
 
+@pytest.mark.slow
 def test_it_goes_on_from_its_own_checkpoint_after_it_has_died(begun, tmp_path):
     assert trained(begun, tmp_path, "dies", retries=1)["attempts"] == 2
     steps = [line["step"] for line in history(tmp_path / SPOOL)]

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 
+import pytest
 import toys
 
 from pipelines import verifiers
@@ -44,6 +45,7 @@ except RuntimeError as error:
 """
 
 
+@pytest.mark.slow
 def test_every_row_gets_the_score_that_it_gets_here(tmp_path):
     shutil.copy(str(whetstone_reward.__file__), tmp_path / "whetstone_reward.py")
     (tmp_path / "judge.json").write_text(json.dumps({"plugins": [], "sandbox": "auto"}))

@@ -108,6 +108,7 @@ def test_a_run_measures_with_the_weights_that_begin_the_step(tmp_path, start):
         assert max(now for _, now in pairs) < 0 and any(abs(now - then) > 1e-3 for then, now in pairs)
 
 
+@pytest.mark.slow
 def test_a_restart_measures_the_same(tmp_path, start):
     rules = "rlvr.monitors=[{kind: answer_mass, every: 1}]"
     (tmp_path / "whole").mkdir()

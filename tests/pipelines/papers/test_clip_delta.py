@@ -123,6 +123,7 @@ def test_what_compares_whole_rows_is_refused(tmp_path):
         check(read_recipe(toys.recipe(tmp_path), ["presets=[clip_delta]", "rlvr.reward=verifier"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["clip_delta", "pspo_wrs"])
 def test_a_run_with_an_endpoint(tmp_path, start, monkeypatch, preset):
     """The preset through the trainer; the judge grades by the length of what it is shown."""

@@ -197,6 +197,7 @@ def long_is_good(body):
     return f"Grade: {min(5, max(1, len(judge_server.parts(body)[3])))}"
 
 
+@pytest.mark.slow
 def test_a_run_with_an_endpoint(tmp_path, start, monkeypatch):
     """The preset through the trainer; the judge likes long prefixes."""
     monkeypatch.setenv("WHETSTONE_HOME", str(tmp_path / "home"))

@@ -160,6 +160,7 @@ def test_episodes_are_refused_before_a_run(tmp_path):
         check(read_recipe(toys.lake(tmp_path), ["presets=[gail]"]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("memory", [0, 24])
 def test_a_run_resumes_to_the_same_bytes(tmp_path, start, memory):
     runs = []

@@ -107,6 +107,7 @@ def test_single_answers_have_no_states(tmp_path):
         check(read_recipe(toys.recipe(tmp_path), ["rlvr.shaping=[goal_distance]"]))
 
 
+@pytest.mark.slow
 def test_a_run_learns_distances_and_a_restart_forgets_nothing(tmp_path, lake):
     """Both potentials at once, on four maps, so that a later step meets the states of an earlier one."""
     results = []

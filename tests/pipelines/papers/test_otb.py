@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 import toys
 from toys import columns_of
@@ -9,6 +10,7 @@ from toys import columns_of
 from pipelines.contract.catalogue import bind
 
 
+@pytest.mark.slow
 def test_the_column_is_the_sum_of_squared_probabilities(tmp_path, start):
     made = toys.trainer(
         tmp_path, start, toys.recipe(tmp_path), "presets=[otb]", "rlvr.sampling.temperature=0.7", "rlvr.steps=1"

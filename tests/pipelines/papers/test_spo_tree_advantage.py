@@ -41,6 +41,7 @@ def call(rows, reward, scored, mask, node, logp, **settings):
     return bind("rlvr.advantage", {"kind": "spo_tree", **settings})(columns)
 
 
+@pytest.mark.slow
 @given(st.integers(0, 5_000), st.sampled_from(["none", "std"]))
 def test_uneven_trees_against_a_recursion(seed, scale):
     """Segments of one to three tokens, some of them masked; unscored rows; rows without a node; some tokens certain."""

@@ -68,11 +68,13 @@ def test_data_that_stay_are_those_with_short_prompts(begun, tmp_path):
     ]
 
 
+@pytest.mark.slow
 def test_none_left_is_an_error_of_the_data(begun, tmp_path):
     with pytest.raises(DataError, match=r"no record is left in any split\."):
         dataset.derive(begun / "data", tmp_path, {"train": [], "heldout": []})
 
 
+@pytest.mark.slow
 def test_an_exception_names_the_file_and_the_line(begun, tmp_path):
     text = FILE.replace('message["content"]', 'message["txt"]')
     assert text != FILE

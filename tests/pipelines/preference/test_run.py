@@ -90,6 +90,7 @@ def test_prompts_are_computed_once_for_both_answers(pairs, trainer):
     assert max(share) < 0.7 < min(values["tokens/computed_share"] for _, values in metrics(padded.work))
 
 
+@pytest.mark.slow
 def test_it_learns_what_is_preferred(pairs, trainer):
     made = trainer(pairs, steps=40)
     result = made.run()
@@ -198,6 +199,7 @@ def test_a_reference_that_no_loss_reads_cannot_follow():
     check_reference(Preference.model_validate({"loss": "bco", "reference_every": 5, "steps": 9}))
 
 
+@pytest.mark.slow
 def test_labelled_answers_are_learned(labels, trainer):
     made = trainer(labels, loss="kto", steps=60)
     result = made.run()

@@ -151,6 +151,7 @@ def test_the_reward_is_the_mean_over_the_critiques(scores, score):
         assert error == pytest.approx(0.286865, abs=1e-6), "the sheet's standard error of the mean"
 
 
+@pytest.mark.slow
 def test_a_plain_model_and_one_with_critiques_are_not_taken_for_each_other(trained, critiqued, tmp_path):
     tokenizer = models.load_tokenizer(critiqued / "model")
     save(RewardNetwork(toys.model(), 1, seed=0, text=False), tokenizer, tmp_path / "plain", {})

@@ -75,6 +75,7 @@ def test_the_drafts_steps_are_records(made):
     assert about["loss"] == "step_bce" and {"accuracy", "ece", "brier"} <= about["heldout"].keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stage", ["clip", "wrs"])
 def test_the_policy_is_paid_by_the_model_s_steps(made, tmp_path, stage):
     recipe, place, cold = made

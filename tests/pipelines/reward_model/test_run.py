@@ -87,6 +87,7 @@ def test_loss_and_gradient_are_those_of_trl(case, budget):
         assert gradient[name] == pytest.approx(told, abs=1e-5, rel=1e-5), name
 
 
+@pytest.mark.slow
 def test_it_learns_and_its_card_is_about_the_heldout_pairs(begun, trainer, tmp_path):
     metrics = trainer(tmp_path, steps=60, optimizer={"learning_rate": 0.01}).run()
     assert metrics["accuracy"] > 0.9 and metrics["loss_heldout"] < 0.4

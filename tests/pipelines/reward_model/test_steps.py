@@ -126,6 +126,7 @@ def test_rewards_within_a_row_are_those_of_its_prefixes(budget):
     torch.testing.assert_close(gradients[0], gradients[1], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_it_learns_and_its_checkpoint_scores_what_its_card_says(labelled, tmp_path):
     run = trainer(labelled, tmp_path, steps=60, optimizer={"learning_rate": 0.01})
     metrics = run.run()

@@ -81,6 +81,7 @@ def test_users_who_disagree_need_a_latent(divided, trained, tmp_path):
     assert trained[1]["accuracy"] > 0.9
 
 
+@pytest.mark.slow
 def test_a_new_user_is_known_by_a_few_pairs(divided, trained):
     folder, _ = trained
     scorer = RewardScorer(folder, Model(path="x"), budget=512, field="f")
@@ -100,6 +101,7 @@ def test_a_new_user_is_known_by_a_few_pairs(divided, trained):
         scorer.latent_of("eve")
 
 
+@pytest.mark.slow
 def test_the_reward_of_rlvr_takes_a_user(divided, trained):
     folder, _ = trained
     tokenizer = models.load_tokenizer(folder)

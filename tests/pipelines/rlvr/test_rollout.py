@@ -93,6 +93,7 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
     ],
 )  # fmt: skip
 @pytest.mark.few(8)
+@pytest.mark.slow
 def test_turns_train(tmp_path, lake, more):
     made = toys.trainer(tmp_path, lake, toys.lake(tmp_path), *more)
     before = torch.cat([p.detach().flatten().clone() for p in made.learner.model.parameters()])

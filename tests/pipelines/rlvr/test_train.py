@@ -58,6 +58,7 @@ def test_presets_train(tmp_path, start, preset):
     )
 
 
+@pytest.mark.slow
 def test_reward_goes_up(tmp_path, start, monkeypatch):
     """A reward that any policy can learn: half of the letters are good."""
     (tmp_path / "vowels.py").write_text(
@@ -183,6 +184,7 @@ def test_bfloat16(tmp_path, start):
 STORED_IN_BFLOAT16 = ("model.dtype=bfloat16", "model.weights_dtype=bfloat16")
 
 
+@pytest.mark.slow
 def test_weights_stored_in_bfloat16(tmp_path, start):
     """They are trained, sampled from and handed on as they are stored, with a reference policy and a model that learns beside."""
     made = trainer(

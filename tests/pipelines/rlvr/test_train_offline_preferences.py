@@ -16,6 +16,7 @@ from pipelines.sample.settings import Sample
 from pipelines.stage.report import Report
 
 
+@pytest.mark.slow
 def test_a_policy_learns_offline_from_a_reward_model_s_view_of_turns(tmp_path, lake, monkeypatch):
     """Each row is imitated by its weight; what is paid is the model's score of every turn, and the environment's verdict is reported."""
     drafts, model = tmp_path / "drafts", str(lake / "sft/out/model")

@@ -50,6 +50,7 @@ def test_a_step_of_fewer_groups_takes_fewer_places(tmp_path, start):
     assert flat == list(range(len(flat)))
 
 
+@pytest.mark.slow
 def test_a_resumed_run_is_where_it_was_in_the_schedule(tmp_path, start):
     more = (
         WORDINGS,

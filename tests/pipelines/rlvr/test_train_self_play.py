@@ -201,6 +201,7 @@ def test_both_seats_train_in_groups_of_their_own(tmp_path, start):
         assert row.score == pytest.approx(sum(row.turn_reward)) and len(row.prompt) == 1
 
 
+@pytest.mark.slow
 def test_a_run_broken_off_and_started_again_ends_in_the_same_bytes(tmp_path, start):
     (tmp_path / "whole").mkdir()
     (tmp_path / "halves").mkdir()

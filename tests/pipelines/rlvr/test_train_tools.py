@@ -30,6 +30,7 @@ def test_a_preset_trains(tmp_path, begun, preset):
     assert not torch.equal(before, after)
 
 
+@pytest.mark.slow
 def test_rows_know_their_calls(tmp_path, begun):
     made = toys.trainer(tmp_path, begun, toys.tools(tmp_path))
     rows, _ = made.collect(0)

@@ -110,6 +110,7 @@ def test_identity_heads_are_the_plain_critic(tmp_path):
     torch.testing.assert_close(values[0], values[1], atol=1e-5, rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_mapped_heads_learn_the_return(tmp_path):
     tokens, columns = rows()
     paid = 10.0 * columns["reward"]

@@ -182,6 +182,7 @@ def test_unfinished_rows_survive_a_restart_to_the_byte(tmp_path, start, more):
     assert again.start_step == 4 and toys.result(tmp_path / "whole/work") == toys.result(tmp_path / "broken/work")
 
 
+@pytest.mark.slow
 def test_t_ppo_trains_each_window_once_and_its_critic_on_rows_that_have_ended(tmp_path, start):
     run = trainer(tmp_path, start, "presets=[t_ppo]", "rlvr.steps=9")
     assert run.settings.window_tokens == 2, "the recipe beats the preset's quarter"

@@ -52,6 +52,7 @@ def test_every_form_of_tests(info):
     assert verdict("I do not know.", info).status in ("unparsable", "incorrect")
 
 
+@pytest.mark.slow
 def test_a_run_of_many_rows_that_sleep_costs_no_other_row_its_turn(monkeypatch):
     monkeypatch.setattr(_sandboxed, "BATCH_S", 0.0)
     monkeypatch.setattr(_sandboxed, "_row_s", 0.0)

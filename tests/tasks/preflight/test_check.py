@@ -66,6 +66,7 @@ def problems(tmp_path, *overrides, stages=ALL, **changes):
     }
 
 
+@pytest.mark.slow
 def test_the_toy_recipe_is_ready_and_good_answers_are_remembered(tmp_path, home):
     recipe = read_recipe(toys.recipe(tmp_path))
     assert preflight.examine(recipe, ALL) == []

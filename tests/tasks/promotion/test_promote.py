@@ -77,6 +77,7 @@ def test_the_way_of_a_champion(registry):
         promotion.rollback("way")
 
 
+@pytest.mark.slow
 def test_a_model_of_another_projects_trainer_is_promoted(registry):
     answers = {"cold": {"sums": scores(0.2, 7)}, "rl": {"sums": scores(0.5, 5)}, "base": {"sums": scores(0.1, 8)}}
     chosen = promotion.candidate(homes.registered("tuned", answers, seed=5, label="rl", kind="external"), "tuned")

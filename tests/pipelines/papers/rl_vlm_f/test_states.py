@@ -168,6 +168,7 @@ class Connected:
         return self.member
 
 
+@pytest.mark.slow
 def test_turns_are_paid_what_the_picture_after_them_is_worth(begun, scorer):
     from scripted import conversation
 
@@ -214,6 +215,7 @@ def test_the_reward_names_a_reward_model():
         bind("rlvr.reward", {"kind": "states"})
 
 
+@pytest.mark.slow
 def test_a_policy_that_sees_is_trained_by_it(begun, scorer, tmp_path):
     (folder, _), (member, _) = begun, scorer
     (tmp_path / "start/sft/out").mkdir(parents=True)

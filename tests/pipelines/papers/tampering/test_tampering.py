@@ -152,6 +152,7 @@ def test_files_that_judge_are_those_of_the_first_step(tmp_path, monkeypatch):
         assert values[monitor.FILES] == 2 and "first step (verifiers/exact.py, verifiers/new.py). " in wrong
 
 
+@pytest.mark.slow
 def test_a_run_is_guarded(tmp_path, lake):
     """Episodes of a policy from another world: nothing is wrong with them, until a score of 0 is called impossible."""
     rollout = {"kind": "multi_turn", "max_turns": 2}

@@ -145,6 +145,7 @@ DUAL = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DUAL)
 def test_the_duals_learn_offline(tmp_path, begun, monkeypatch, name):
     """A few steps on stored rows make the demonstrations, or the answers that are paid best, more likely."""

@@ -67,6 +67,7 @@ def test_the_order_of_a_step_s_episodes_changes_nothing(episodes, kind, random):
         torch.testing.assert_close(first[order], second)
 
 
+@pytest.mark.slow
 @settings(max_examples=10)
 @given(EPISODES, st.sampled_from(ALL))
 def test_a_restart_forgets_nothing(episodes, kind):
