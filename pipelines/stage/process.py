@@ -190,7 +190,9 @@ def _usage(process: Any) -> dict[str, float]:
         "system/disk_available_megabytes": psutil.disk_usage(os.getcwd()).free / 1e6,
     }
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
+    if torch is None or getattr(torch.__spec__, "_initializing", False):  # the main thread may be importing it
+        return usage
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
         for index in range(torch.cuda.device_count()):
             free, total = torch.cuda.mem_get_info(index)
             usage[f"system/gpu_{index}_memory_usage_megabytes"] = (total - free) / 1e6
