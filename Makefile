@@ -9,8 +9,9 @@ BIN    := $(VENV)/bin
 # one that it has until the other is asked for (`make install TORCH=cuda`).
 HAS    := $(patsubst $(VENV)/.installed-%,%,$(firstword $(wildcard $(VENV)/.installed-*)))
 TORCH  ?= $(or $(HAS),$(shell if command -v nvidia-smi >/dev/null 2>&1 && nvidia-smi >/dev/null 2>&1; then echo cuda; else echo cpu; fi))
-# Tests that run side by side, a thread each.
+# Tests that run side by side, a thread each; slow ones also wait for servers, schedules and processes that they start.
 JOBS   ?= 2
+SLOW_JOBS ?= $(shell expr $(JOBS) + 1)
 TORCH_VERSION  := 2.13.0
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 
@@ -29,7 +30,7 @@ test: install
 	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
 
 test-slow: install
-	$(BIN)/python -m pytest -m "slow and not deployed and not long" -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -m "slow and not deployed and not long" -n $(SLOW_JOBS) --dist worksteal
 
 test-long: install
 	$(BIN)/python -m pytest -m long -n $(JOBS) --dist worksteal

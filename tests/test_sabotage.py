@@ -15,6 +15,6 @@ def test_without_a_bug_all_tests_pass():
 
 @pytest.mark.slow
 @pytest.mark.parametrize("bug", PLANTED)
-@pytest.mark.few(5)
+@pytest.mark.few(3)
 def test_planted_bug_is_caught(bug):
     plant_and_test(bug, *PLANTED[bug])

@@ -66,6 +66,7 @@ def off_by(model, batch):
     return float((logp - columns["logp_old"])[columns["mask"]].abs().max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("staleness", [1, 2])
 def test_each_batch_is_drawn_by_the_weights_of_so_many_steps_before(tmp_path, start, stand_in, staleness):
     run = trainer(tmp_path, start, stand_in, staleness)
@@ -114,7 +115,10 @@ def test_weights_that_stand_still_give_the_same_rows_however_far_ahead(tmp_path,
 
 @pytest.mark.parametrize(
     "replay",
-    ["dph_rl, solved: 1, problems: 40, rows: 3", "pipo, window: 2, start: 1"],
+    [
+        "dph_rl, solved: 1, problems: 40, rows: 3",
+        pytest.param("pipo, window: 2, start: 1", marks=pytest.mark.long),
+    ],
     ids=lambda spec: spec.split(",")[0],
 )
 @pytest.mark.slow
@@ -196,7 +200,7 @@ def test_a_batch_survives_a_commit(tmp_path, start, stand_in):
     ("staleness", "at"),
     [
         pytest.param(2, ("rollout", 3), marks=pytest.mark.slow),
-        pytest.param(1, ("update", 1), marks=pytest.mark.slow),
+        pytest.param(1, ("update", 1), marks=[pytest.mark.slow, pytest.mark.long]),
         pytest.param(3, ("credit", 1), marks=pytest.mark.slow),
     ],
 )

@@ -104,7 +104,9 @@ def test_presets_of_which_none_fits_are_refused(path, monkeypatch):
             {"tune": "rlvr.optimizer.learning_rate=1e-4,1.0e-4"},
             r"^--tune: 'toy · rlvr.lr 1e-4' and 'toy · rlvr.lr 1\.0e-4' are",
         ),
-        ({"sets": ["rlvr.advantage=grpo,nosuch"]}, "nosuch"),
+        pytest.param(
+            {"sets": ["rlvr.advantage=grpo,nosuch"]}, "nosuch", marks=[pytest.mark.slow, pytest.mark.long]
+        ),  # asks another process, as `test_a_variant_that_cannot_run_is_named_before_anything_runs` does
         ({"sets": ["rlvr.stepz=1,2"]}, "stepz"),
         ({"presets": "dapo,dapo"}, "dapo twice"),
         ({"presets": "dapo,"}, "a name is empty"),
