@@ -30,10 +30,10 @@ test: install
 	$(BIN)/python -m pytest -m "not slow" -n $(JOBS) --dist loadfile
 
 test-slow: install
-	$(BIN)/python -m pytest -m "slow and not deployed and not long" -n $(SLOW_JOBS) --dist worksteal
+	$(BIN)/python -m pytest -m "slow and not deployed and not long" -n $(SLOW_JOBS) --dist worksteal tests
 
 test-long: install
-	$(BIN)/python -m pytest -m long -n $(JOBS) --dist worksteal
+	$(BIN)/python -m pytest -m long -n $(JOBS) --dist worksteal tests
 
 test-deployed: install
 	$(BIN)/python -m pytest -m deployed
