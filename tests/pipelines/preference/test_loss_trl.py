@@ -95,6 +95,7 @@ def listen(trainer, monkeypatch):
 
 @pytest.mark.parametrize("share", [True, False], ids=["shared", "padded"])
 @pytest.mark.parametrize("case", CASES, ids=[case["name"] for case in CASES])
+@pytest.mark.few(32)
 def test_loss_and_gradient_are_those_of_trl(begun, tmp_path, monkeypatch, case, share):
     loss = {name: value for name, value in case["ours"].items() if name != "sft_weight"}
     settings = Preference.model_validate({

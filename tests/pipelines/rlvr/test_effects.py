@@ -38,7 +38,7 @@ def run_credit(settings, columns):
 
 @pytest.mark.parametrize("name", names("rlvr.shaping"))
 @given(seed=st.integers(0, 500), equal=st.booleans())
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 def test_a_share_is_0_if_and_only_if_the_rewards_stay_as_they_are(name, seed, equal):
     batch = toys.rough(seed)
     if equal:  # every step and answer alike: some parts have nothing to pay
@@ -55,7 +55,7 @@ def test_a_share_is_0_if_and_only_if_the_rewards_stay_as_they_are(name, seed, eq
 
 @pytest.mark.parametrize("name", names("rlvr.credit"))
 @given(seed=st.integers(0, 500))
-@pytest.mark.few(10)
+@pytest.mark.few(6)
 def test_the_share_of_credit_is_of_advantages_and_shares_of_the_loss(name, seed):
     columns = toys.columns_of(toys.rough(seed))
     credited, shares = run_credit(Rlvr(credit=[spec("credit", name)]), columns)
