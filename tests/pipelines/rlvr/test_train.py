@@ -43,7 +43,6 @@ def trainer(tmp_path, start, *overrides):
 
 
 @pytest.mark.parametrize("preset", ALONE)
-@pytest.mark.few(74)
 def test_presets_train(tmp_path, start, preset):
     made = trainer(tmp_path, start, f"presets=[{preset}]", *fitting(preset, start))
     before = torch.cat([p.detach().flatten().clone() for p in made.learner.model.parameters()])
