@@ -78,7 +78,7 @@ def test_time_is_linear(name, answer, text):
         return time.process_time() - began
 
     # A collection of the garbage of all tests so far can take a second of the first attempt.
-    assert min(seconds() for _ in range(2)) < 1.5, "25,000 unclosed tags once took five seconds"
+    assert any(seconds() < 1.5 for _ in range(2)), "25,000 unclosed tags once took five seconds"
 
 
 @pytest.mark.slow

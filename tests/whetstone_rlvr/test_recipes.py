@@ -33,6 +33,7 @@ def typed(**more):
 
 
 @pytest.mark.parametrize("name", shipped.names())
+@pytest.mark.few(18)
 def test_a_recipe_that_was_read_stays_what_it_is(name):
     path = shipped.FOLDER / f"{name}.yaml"
     read = read_recipe(path)

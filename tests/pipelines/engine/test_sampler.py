@@ -33,6 +33,7 @@ def test_greedy_tokens_are_those_of_generate(family):
     ],
     ids=["plain", "cold", "top_p", "top_k", "min_p"],
 )
+@pytest.mark.few(16)
 def test_sampler_is_trainer(family, sampling):
     model = toys.model(family)
     made = TorchSampler(model, stop=[2, 3], pad=2).extend(PREFIXES * 3, sampling, generator(CPU, 2), entropy=True)

@@ -73,6 +73,7 @@ def bandit_gradient(advantage, loss_aggregation, rewards, arms, groups, limits):
 @pytest.mark.parametrize("advantage", ["grpo", "rloo", "reinforce_pp", "reinforce_pp_baseline"])
 @pytest.mark.parametrize("objective", ["clip", "gspo", "cispo", "reinforce"])
 @pytest.mark.parametrize("loss_aggregation", ["token_mean", "row_mean", "fixed_length"])
+@pytest.mark.few(16)
 def test_learns_a_bandit(advantage, objective, loss_aggregation):
     """Every combination makes the rewarded arm the likeliest of five, and begins with the gradient of its formulas, scale and all."""
     settings = Rlvr(advantage=advantage, objective=objective, loss_aggregation=loss_aggregation)

@@ -302,7 +302,7 @@ MATRIX = [
 
 
 @pytest.mark.parametrize(("edit", "stages"), [row[1:] for row in MATRIX], ids=[row[0] for row in MATRIX])
-@pytest.mark.few(60)
+@pytest.mark.few(40)
 def test_an_edit_reruns_exactly(world, unedited, edit, stages):
     before = unedited
     edit(world)
