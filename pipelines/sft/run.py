@@ -224,9 +224,11 @@ class Trainer(FixedDataLoop):
             denominator = sum(self.documents[i].trained_weight for row in rows for i in row)
         total, size, used = torch.zeros((), device=self.device), 0, 0
         passes = micro_batches(self.documents, rows, self.settings.micro_batch_tokens)
+        # torch.manual_seed notes a stack trace each time, for GPUs that have not started.
+        seed = torch.default_generator.manual_seed if self.device.type == "cpu" else torch.manual_seed
         for number, (((layout, targets), counts), last) in enumerate(with_last(self.world.share_evenly(passes))):
             index = number * self.world.size + self.world.rank
-            torch.manual_seed(seed_of("dropout", self.seed, update, index))
+            seed(seed_of("dropout", self.seed, update, index))
             logp, _ = self.policy.score(layout, targets)
             losses = self.loss({"logp": logp, "logp_old": logp_old[number] if logp_old else None})
             if weights is not None:
