@@ -38,30 +38,34 @@ def test_options_are_checked_before_anything_starts(tmp_path, home):
 
 
 @pytest.mark.slow
-def test_a_sweep_shares_stages_ranks_its_runs_and_reuses_them(tmp_path, home):
+@pytest.mark.parametrize("seeds", [1, pytest.param(2, marks=pytest.mark.long)])
+def test_a_sweep_shares_stages_ranks_its_runs_and_reuses_them(tmp_path, home, seeds):
     recipe = str(toys.recipe(tmp_path))
+    number = ["--seeds", str(seeds)]
     first = toys.whetstone(
-        "sweep", recipe, *GRID, "--seeds", "2", "--summary", str(tmp_path / "s.json"), home=home, timeout=900
+        "sweep", recipe, *GRID, *number, "--summary", str(tmp_path / "s.json"), home=home, timeout=900
     )
     body = json.loads((tmp_path / "s.json").read_text())
     assert {row["name"] for row in body["leaderboard"]} == {"rlvr.advantage grpo", "rlvr.advantage rloo"} and not body[
         "failed"
     ]
-    assert all(row["seeds"] == [0, 1] and len(row["by_seed"]) == 2 for row in body["leaderboard"])
-    assert len({run for row in body["leaderboard"] for run in row["runs"]}) == 4, "a pipeline run each"
+    assert all(row["seeds"] == [*range(seeds)] and len(row["by_seed"]) == seeds for row in body["leaderboard"])
+    assert len({run for row in body["leaderboard"] for run in row["runs"]}) == 2 * seeds, "a pipeline run each"
     assert body["start"]["name"] == "sft" and "start (sft)" in first.stdout, "what all start from"
     stages = [path.name.partition("-")[0] for path in (home / "runs").glob("*-*")]
-    assert sorted(stages) == ["curate"] + ["evaluate"] * 5 + ["rlvr"] * 4 + ["sft"], "shared stages run once"
+    assert sorted(stages) == ["curate", *["evaluate"] * (2 * seeds + 1), *["rlvr"] * (2 * seeds), "sft"], (
+        "shared stages run once"
+    )
     assert "whetstone compare experiment:toy-sweep" in first.stdout
     page = tmp_path / "s.md"
-    options = ["--seeds", "2", "--json", "--markdown", str(page)]
+    options = [*number, "--json", "--markdown", str(page)]
     again = toys.whetstone("sweep", recipe, *GRID, *options, home=home, timeout=900)
     assert all(f"| {row['name']} |" in page.read_text() for row in body["leaderboard"])
     same = json.loads(again.stdout)["leaderboard"]
     assert [row["by_seed"] for row in same] == [row["by_seed"] for row in body["leaderboard"]]
     assert len(list((home / "runs").glob("*-*"))) == len(stages), "nothing was computed again"
     compared = json.loads(toys.whetstone("compare", "experiment:toy-sweep", "--json", home=home).stdout)
-    assert sorted(len(arm["runs"]) for arm in compared["arms"]) == [1, 2, 2], (
+    assert sorted(len(arm["runs"]) for arm in compared["arms"]) == [1, seeds, seeds], (
         "seeds are one arm, and the start is another"
     )
 
