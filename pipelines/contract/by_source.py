@@ -1,14 +1,18 @@
-"""A rollout that is another one for the prompts of some sources, or draws with another token limit there (`rlvr.by_source`)."""
+"""Parts that are others for the prompts of some sources: rollouts, their token limits, objectives and divergences (`rlvr.by_source`)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+
+import torch
+from torch import Tensor
 
 from pipelines import environments
 from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import bind
+from pipelines.contract.columns import PerToken, task_number
 from pipelines.contract.method import Composed, Rollout, metric_of
 from pipelines.data.records import Role, Trajectory
 
@@ -16,6 +20,10 @@ if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
 
 SLOT = "rlvr.rollout"
+LOSSES = ("objective", "divergence")
+"""Slots of the loss whose part may be another one for a source."""
+COUPLING: tuple[Literal["batch", "group", "row"], ...] = ("batch", "group", "row")
+"""What may change a row's result, the most first."""
 OF_ONE_TURN = ("turn", "turn_reward", "turn_state", "turn_belief", "turn_valid", "player")
 """Columns that a single answer has beside episodes: it is an episode of one turn, which is paid what the whole answer earns."""
 Route = tuple[int, int]
@@ -150,6 +158,95 @@ def divided(default: Bound, own: Mapping[str, Any], max_tokens: int) -> Bound:
             scores_rows=any(card.scores_rows for card in cards),
         ),
     )
+
+
+class DividedLoss(Composed):
+    """An objective or divergence that is another one for the rows of some sources.
+
+    Each part is called with the columns of its own rows alone, as if the update had no others, so a source's loss per token is that of a
+    run on these rows. What a token's loss counts is not decided here: `weight` comes from one `loss_aggregation` over the whole update.
+
+    Args:
+        losses: the stage's own first, where it has one.
+        places: source → its loss's place in the list, for those that do not have the stage's own.
+        default: place of the others; None where they have none, and their loss is 0.
+    """
+
+    def __init__(self, losses: Sequence[Bound], places: Mapping[str, int], default: int | None) -> None:
+        self.losses, self.places, self.default = list(losses), dict(places), default
+
+    def parts(self) -> list[Bound]:
+        """The losses, the stage's own first."""
+        return self.losses
+
+    def of(self, source: str | None) -> Bound | None:
+        """The loss of a source; with None that of sources without one of their own."""
+        place = self.default if source is None else self.places.get(source, self.default)
+        return None if place is None else self.losses[place]
+
+    def __call__(self, **columns: Any) -> PerToken:
+        """Loss per token [B, T], weights of divergences included."""
+        place = torch.full_like(columns["task"], -1 if self.default is None else self.default)  # [B]
+        for source, own in self.places.items():
+            place[columns["task"] == task_number(source)] = own
+        losses = torch.zeros_like(columns["logp"])
+        for number, loss in enumerate(self.losses):
+            rows = (place == number).nonzero().squeeze(1)
+            if len(rows):
+                own_columns = {name: v[rows] if isinstance(v, Tensor) else v for name, v in columns.items()}
+                losses = losses.index_copy(0, rows, loss.weight * loss(own_columns))
+        return losses
+
+
+def divided_loss(slot: str, default: Bound | None, own: Mapping[str, Any]) -> Bound | None:
+    """The stage's objective or divergence with those of its sources; the stage's own where nothing differs.
+
+    Args:
+        slot: of `LOSSES`.
+        default: the stage's own.
+        own: source → its settings, `rlvr.by_source`.
+
+    Raises:
+        RecipeError: a source names an unknown method or setting.
+    """
+    losses = [] if default is None else [default]
+    places: dict[str, int] = {}
+    for source, settings in sorted(own.items()):
+        if (spec := getattr(settings, slot)) is not None:
+            bound = bind(f"rlvr.{slot}", spec, f"rlvr.by_source.{source}.{slot}")
+            alike = [n for n, each in enumerate(losses) if _chosen(each) == _chosen(bound)]
+            places[source] = alike[0] if alike else len(losses)
+            losses += [] if alike else [bound]
+    if not any(place for place in places.values()) and default is not None:
+        return default
+    if not places:
+        return None
+    cards, levels = [each.card for each in losses], {each.ratio_level for each in losses}
+    return replace(
+        losses[0],
+        name="by_source",
+        settings={},
+        weight=1.0,
+        needs=tuple(dict.fromkeys([*_joined(losses, "needs"), "task", "logp"])),
+        takes=tuple(dict.fromkeys([*_joined(losses, "takes"), "task", "logp"])),
+        fn=DividedLoss(losses, places, None if default is None else 0),
+        card=replace(
+            losses[0].card,
+            check=None,
+            requires=(),
+            makes=_joined(cards, "makes"),
+            reads=_joined(cards, "reads"),
+            couples=next(level for level in COUPLING if level in {each.couples for each in losses}),
+            couples_batch_with=(),
+            zero_gradient_at_zero_advantage=all(card.zero_gradient_at_zero_advantage for card in cards),
+            ratio_level=levels.pop() if len(levels) == 1 else "",
+        ),
+    )
+
+
+def _chosen(bound: Bound) -> tuple[Any, ...]:
+    """What tells a bound loss from others of its slot."""
+    return bound.name, bound.settings, bound.weight, bound.where
 
 
 def _joined(parts: Sequence[Any], name: str) -> tuple[str, ...]:

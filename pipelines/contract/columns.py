@@ -107,9 +107,9 @@ class Column:
 
 
 @cache
-def _number(name: str) -> int:
-    """A name as an int64 that is never negative."""
-    return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big") >> 1
+def task_number(source: str) -> int:
+    """What `task` holds of rows of a source, an int64 that is never negative."""
+    return int.from_bytes(hashlib.blake2b(source.encode(), digest_size=8).digest(), "big") >> 1
 
 
 TEACHER_TOP = "Add a teacher: providers: [{kind: teacher_top, path: ./FOLDER}]."
@@ -126,7 +126,7 @@ COLUMNS: dict[str, Column] = {
                       row=lambda t: int(t.uid[:15], 16)),
     "task": Column("B", "int64", Phase.FILTER, "the trajectory",
                    "Rows with equal values come from the same source of the data, in whatever step or run.",
-                   row=lambda t: _number(t.source)),
+                   row=lambda t: task_number(t.source)),
     "on_policy": Column("B", "bool", Phase.FILTER, "pack",
                         "Sampled for this step, with `rlvr.staleness` by older weights, with `rlvr.window` over several steps; not "
                         "replayed."),

@@ -63,8 +63,8 @@ def methods(node: Node) -> None:
     providers = bind_providers(rl, chosen)
     _check_needs(rl, bound, chosen, providers)
     _check_providers(rl, bound, providers)
-    _check_ratios(bound)
-    _check_reference(bound)
+    if not rl.by_source:  # whose rules check the losses of each source
+        check_losses(bound)
     _check_comparisons(rl, bound)
     _check_rewards(bound, chosen, providers)
     _check_steps(bound)
@@ -137,6 +137,16 @@ def produced(methods: list[Bound]) -> set[str]:
     return {column for method in methods for part in (method, *method.fn.parts()) for column in part.card.makes}
 
 
+def check_losses(bound: dict[str, Any]) -> None:
+    """The stage's objective and divergence, or those of one source, fit each other and the credit.
+
+    Raises:
+        RecipeError: the reason and the fix.
+    """
+    _check_ratios(bound)
+    _check_reference(bound)
+
+
 def _check_ratios(bound: dict[str, Any]) -> None:
     """A divergence has a correct gradient where it is placed, and a token-level correction has an objective with a token-level ratio."""
     divergence, objective = bound["divergence"], bound["objective"]
@@ -181,7 +191,9 @@ def _check_comparisons(rl: s.Rlvr, bound: dict[str, Any]) -> None:
         )
     sizes = {f"by_source.{name}.group_size": own.group_size for name, own in rl.by_source.items()}
     ones = [field for field, size in {"group_size": rl.group_size, **sizes}.items() if size == 1]
-    for part, other in ((advantage, "advantage: reinforce_pp"), (bound["objective"], "objective: clip")):
+    objectives = bound["objective"].fn.parts() or [bound["objective"]]
+    advice = [(advantage, "advantage: reinforce_pp"), *((each, "objective: clip") for each in objectives)]
+    for part, other in advice:
         compares = "group" in part.takes and not part.card.group_of_one
         if ones and compares and not rollout.card.sets_group_size:
             raise RecipeError(

@@ -186,7 +186,7 @@ class Rlvr(TrainSettings):
     """Rollouts per problem."""
     sampling: Sampling = Sampling()
     by_source: dict[Line, OfSource] = {}
-    """Source of prompts → what these have instead of the stage's `max_tokens`, `group_size` and `rollout`."""
+    """Source of prompts → what these have instead of the stage's settings of these names."""
     window: float | None = Field(None, gt=0)
     """Tokens that a row may grow by in a step, below 1 a share of `sampling.max_tokens`; the rest follows in later steps, with
     newer weights. Default: rows are drawn to their end."""

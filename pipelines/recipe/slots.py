@@ -50,9 +50,10 @@ def bind_slots(rlvr: Rlvr) -> dict[str, Any]:
         else:
             bound[slot] = None if spec is None else bind(f"rlvr.{slot}", spec)
     if rlvr.by_source:
-        from pipelines.contract.by_source import divided
+        from pipelines.contract.by_source import LOSSES, divided, divided_loss
 
         bound["rollout"] = divided(bound["rollout"], rlvr.by_source, rlvr.sampling.max_tokens)
+        bound |= {slot: divided_loss(slot, bound[slot], rlvr.by_source) for slot in LOSSES}
     return bound
 
 

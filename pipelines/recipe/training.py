@@ -34,6 +34,9 @@ class OfSource(Settings):
     """Of an answer, or of a turn, in place of `sampling.max_tokens`."""
     group_size: int | None = Field(None, ge=1, le=100_000)
     rollout: Part | None = None
+    objective: Part | None = None
+    divergence: Part | None = None
+    """With `weight: 0` the distance of this source's rows is measured and not charged."""
 
 
 class Lora(Settings):

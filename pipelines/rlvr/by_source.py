@@ -7,16 +7,30 @@ from dataclasses import replace
 from typing import Any
 
 from pipelines.base.errors import DataError, RecipeError, did_you_mean
-from pipelines.contract.by_source import OF_ONE_TURN
-from pipelines.contract.catalogue import card, load
+from pipelines.contract.by_source import LOSSES, OF_ONE_TURN, DividedLoss
+from pipelines.contract.card import Bound
+from pipelines.contract.catalogue import bind, card, load
 from pipelines.contract.columns import COLUMNS
 from pipelines.contract.rollout import Allocation
 from pipelines.data.records import Problem
+from pipelines.recipe.check import check_losses
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import bind_providers, bind_slots, bound_list, terms_of
 from pipelines.recipe.stage_checks import check_episodes, check_sources, feeding
 
 FIELD = "rlvr.by_source"
+OF_ALL_ROWS = (
+    "connect",
+    "setup",
+    "sampling",
+    "on_rollouts",
+    "on_batch",
+    "divisor_loss",
+    "metrics",
+    "lines",
+    "state_dict",
+)
+"""Hooks of a part that is not for the rows of some sources alone: what it is told, keeps or shows is of the whole step."""
 
 
 def sized(allocations: Sequence[Allocation], problems: Sequence[Problem], rlvr: Rlvr) -> list[Allocation]:
@@ -91,13 +105,15 @@ def check(node: Any) -> None:
             raise RecipeError(*_no_term(unpaid))
     if not rlvr.by_source:
         return
-    if rlvr.window is not None:
+    drawn = [own for own in rlvr.by_source.values() if own.max_tokens or own.group_size or own.rollout]
+    if rlvr.window is not None and drawn:
         problem = "a window counts rows in groups of one size and cuts them at one max_tokens"
         raise RecipeError(FIELD, problem, "Leave rlvr.window out, or by_source.")
     bound = bind_slots(rlvr)
     for source, own in rlvr.by_source.items():
         if own.rollout is not None:
             _check_rollout(node, source, str(own.rollout["kind"]), own.rollout)
+    _check_losses(rlvr, bound)
     _check_columns(rlvr, bound)
 
 
@@ -109,16 +125,66 @@ def _check_rollout(node: Any, source: str, kind: str, settings: dict[str, Any]) 
         raise RecipeError(
             field, f"{kind} reads stored completions, and `samples` names those of the whole stage", "Use another one."
         )
-    looked_up = [*rollout.model_paths, *rollout.reward_models, *rollout.players, *rollout.info_fields, "judge"]
-    if named := [name for name in looked_up if settings.get(name) is not None]:
-        raise RecipeError(
-            f"{field}.{named[0]}",
-            "models, judges and fields of the records' info are looked up for the stage's own rollout",
-            f"Use {kind} for the whole stage (rlvr.rollout), or leave {named[0]} out.",
-        )
+    _check_looked_up(field, kind, rollout, settings)
     plays = "turn_reward" in card(rollout).makes
     others = [each.label for _, each in feeding(node, node.settings.split) if each.label != source]
     check_episodes(node, field, kind, node.settings.split, plays, others)
+
+
+def _check_looked_up(field: str, kind: str, part: Any, settings: dict[str, Any]) -> None:
+    """A source's own part names nothing that is looked up for the whole stage."""
+    looked_up = [*part.model_paths, *part.reward_models, *part.players, *part.info_fields, "judge"]
+    if named := [name for name in looked_up if settings.get(name) is not None]:
+        slot = field.rpartition(".")[2]
+        raise RecipeError(
+            f"{field}.{named[0]}",
+            f"models, judges and fields of the records' info are looked up for the stage's own {slot}",
+            f"Use {kind} for the whole stage (rlvr.{slot}), or leave {named[0]} out.",
+        )
+
+
+def _check_losses(rlvr: Rlvr, bound: dict[str, Any]) -> None:
+    """Losses that differ by source are sums over their own rows, stand in one place, and fit the other methods of the stage each."""
+    own: list[tuple[str, Bound]] = []
+    for slot in LOSSES:
+        if not _divided(bound[slot]):
+            continue
+        if (spec := getattr(rlvr, slot)) is not None:
+            own.append((f"rlvr.{slot}", bind(f"rlvr.{slot}", spec)))
+        for source, settings in rlvr.by_source.items():
+            if (spec := getattr(settings, slot)) is not None:
+                part = bind(f"rlvr.{slot}", spec)
+                own.append((f"{FIELD}.{source}.{slot}", part))
+                _check_looked_up(own[-1][0], part.name, part.fn, part.settings)
+    for field, part in own:
+        if reason := _undivided(part):
+            raise RecipeError(
+                field,
+                f"{part.name} {reason}, and sources differ here",
+                "Choose another method, or one for all sources.",
+            )
+        if part.slot.endswith("divergence") and part.where != bound["divergence"].where:
+            places = f"{part.where} and {bound['divergence'].where}"
+            raise RecipeError(
+                field, f"the divergences of the sources are in {places}", "Give all of them the same `where`."
+            )
+    for name in [None, *rlvr.by_source]:
+        of_source = {slot: bound[slot].fn.of(name) if _divided(bound[slot]) else bound[slot] for slot in LOSSES}
+        check_losses(bound | of_source)
+
+
+def _divided(part: Bound | None) -> bool:
+    return part is not None and isinstance(part.fn, DividedLoss)
+
+
+def _undivided(part: Bound) -> str:
+    """Why a loss cannot be that of some sources' rows alone; empty where it can."""
+    if part.card.batch_coupled:
+        return "compares all rows of an update"
+    if part.card.normalise_separately:
+        return "has denominators of its own"
+    hooks = [hook for hook in OF_ALL_ROWS if part.fn.uses(hook)]
+    return f"works with all rows of a step ({hooks[0]})" if hooks else ""
 
 
 def _check_columns(rlvr: Rlvr, bound: dict[str, Any]) -> None:

@@ -228,7 +228,9 @@ def _parts(rl: Rlvr) -> list[tuple[str, Any]]:
         spec = getattr(rl, slot)
         for part in spec if isinstance(spec, list) else [] if spec is None else [spec]:
             chosen += [(f"rlvr.{slot}", each.get("kind")) for _, each in terms_of(slot, part)]
-    chosen += [("rlvr.rollout", own.rollout.get("kind")) for own in rl.by_source.values() if own.rollout is not None]
+    for own in rl.by_source.values():
+        parts = {slot: getattr(own, slot) for slot in ("rollout", "objective", "divergence")}
+        chosen += [(f"rlvr.{slot}", part.get("kind")) for slot, part in parts.items() if part is not None]
     chosen += [(PROVIDERS, part.get("kind")) for part in rl.providers]
     chosen += [(PROVIDERS, name) for name in _joining(rl)]
     return [*dict.fromkeys([*chosen, *monitors(rl)])]

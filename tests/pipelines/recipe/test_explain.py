@@ -20,7 +20,7 @@ def test_a_switch_in_place_of_a_section_is_told_what_to_write(change, hint):
 
 
 @pytest.mark.parametrize(
-    ("field", "hint"), [("group_siz", "Did you mean 'group_size'?"), ("epochs", "Known: group_size, max_tokens")]
+    ("field", "hint"), [("group_siz", "Did you mean 'group_size'?"), ("epochs", "Known: divergence, group_size")]
 )
 def test_a_field_of_a_section_that_has_a_name_is_told_its_neighbours(field, hint):
     with pytest.raises(RecipeError, match=re.escape(f"rlvr.by_source.sums.{field}: no such field. {hint}")):

@@ -13,16 +13,17 @@ import ranks
 import torch
 import toys
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.base.errors import DataError, RecipeError
+from pipelines.contract.columns import task_number
 from pipelines.contract.rollout import Allocation
 from pipelines.data.dataset import read_split
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.recipe.settings import Rlvr
-from pipelines.rlvr import by_source, gold_answers
+from pipelines.rlvr import algorithm, by_source, gold_answers
 
 WORDS, PALINDROMES = "spell_backward", "palindrome_generation"
 FORM = {"kind": "verifier", "name": "form", "verifier": "regex", "answer": "a.*"}
@@ -44,7 +45,7 @@ def recipe(folder, **rlvr):
     [
         ({"by_source": {"gsm8k": {}}}, f"rlvr.by_source: train has no records of a source 'gsm8k'. Known: {PALINDROMES}, {WORDS}"),
         ({"by_source": {"spell": {}}}, "Did you mean 'spell_backward'?"),
-        ({"by_source": {WORDS: {"temperature": 1}}}, "temperature: no such field. Known: group_size, max_tokens, rollout."),
+        ({"by_source": {WORDS: {"temperature": 1}}}, "temperature: no such field. Known: divergence, group_size, max_tokens,"),
         ({"by_source": {WORDS: {"group_size": 1}}}, f"by_source.{WORDS}.group_size: grpo compares the rollouts of a group"),
         ({"by_source": {WORDS: {"group_size": 100}}, "prompts": 2**16}, "prompts * group_size is 6553600 rollouts a step"),
         ({"by_source": {WORDS: {"group_size": 2}}, "shaping": "laser_d"}, "laser_d are for groups of one size"),
@@ -53,6 +54,15 @@ def recipe(folder, **rlvr):
         ({"by_source": {WORDS: {"rollout": {"kind": "herl", "judge": {"model": "m"}}}}}, "rollout.judge: models, judges and fields"),
         ({"by_source": {WORDS: {"rollout": {"kind": "tree"}}}, "advantage": "tree_grpo"}, "tree_grpo reads node"),
         ({"by_source": {WORDS: {"max_tokens": 9}}, "window": 4}, "by_source: a window counts rows in groups of one size"),
+        ({"by_source": {WORDS: {"objective": "clipp"}}}, f"by_source.{WORDS}.objective: no method called 'clipp'"),
+        ({"by_source": {WORDS: {"objective": {"kind": "clip", "hihg": 1}}}}, f"by_source.{WORDS}.objective.hihg: no such setting"),
+        ({"by_source": {WORDS: {"objective": "clip_cov"}}}, f"by_source.{WORDS}.objective: clip_cov compares all rows of an update"),
+        ({"by_source": {WORDS: {"objective": "clip"}}, "objective": "clip_cov"}, "rlvr.objective: clip_cov compares all rows of an update"),
+        ({"by_source": {WORDS: {"objective": "hpt_upge"}}}, "hpt_upge has denominators of its own"),
+        ({"by_source": {WORDS: {"divergence": {"kind": "k1"}}}}, "k1 in the loss gives an incorrect gradient"),
+        ({"by_source": {WORDS: {"divergence": {"kind": "k1", "where": "reward"}}}, "divergence": "k3"}, "in reward and loss"),
+        ({"by_source": {WORDS: {"divergence": "adaptive_k1"}}}, "adaptive_k1 works with all rows of a step"),
+        ({"by_source": {WORDS: {"objective": "gspo"}}, "credit": ["truncated_is"]}, "gspo's ratio belongs to the whole sequence"),
         ({"reward": ["verifier", FORM | {"sources": ["gsm8k"]}]}, "reward.terms.1.sources: train has no records"),
         ({"reward": [{"kind": "verifier", "sources": [WORDS]}]}, f"no term pays prompts of the source '{PALINDROMES}'"),
     ],
@@ -61,6 +71,98 @@ def test_what_is_refused(tmp_path, rlvr, problem):
     with pytest.raises(RecipeError) as caught:
         check(read_recipe(recipe(tmp_path, **rlvr)))
     assert problem in str(caught.value)
+
+
+def mixed(seed, sources=("a", "b", "c")):
+    """A random step whose groups come from several sources."""
+    batch = toys.rough(seed)
+    return toys.columns_of(batch) | {
+        "task": torch.tensor([task_number(sources[g % len(sources)]) for g in batch.group.tolist()])
+    }
+
+
+def said(columns, seed):
+    """What a policy that has moved says of the tokens."""
+    draw = torch.Generator().manual_seed(seed)
+    logp = columns["logp_old"] + 0.4 * torch.randn(columns["mask"].shape, generator=draw)
+    return torch.stack([logp, logp.exp()], -1).requires_grad_()
+
+
+LOOSE, CHARGED = {"kind": "clip", "low": 0.5, "high": 0.9}, {"kind": "k3", "weight": 0.3}
+
+
+@pytest.mark.parametrize(
+    ("stage", "own"),
+    [
+        ({}, {"a": {"objective": LOOSE}}),
+        ({"objective": "reinforce"}, {"a": {"objective": LOOSE}, "b": {"objective": "gspo"}}),
+        ({"divergence": CHARGED}, {"a": {"divergence": CHARGED | {"weight": 0}}, "b": {"divergence": "k2", "objective": "cispo"}}),
+        ({"loss_aggregation": "row_mean"}, {"c": {"divergence": CHARGED, "objective": LOOSE}, "none": {"divergence": "k2"}}),
+    ],
+    ids=["a clip range", "an objective", "a weight", "a divergence of one"],
+)  # fmt: skip
+@settings(max_examples=10)
+@given(seed=st.integers(0, 100))
+def test_each_source_has_the_loss_of_its_own_rows_alone(stage, own, seed):
+    """Token by token and to the bit, with the weights that one aggregation over the whole update gives its tokens; slices add up."""
+    update, columns = algorithm.Update.of(Rlvr(**stage, by_source=own)), mixed(seed)
+    columns = algorithm.weigh(update, algorithm.assign_credit(update, columns))
+    plain = algorithm.Update.of(Rlvr(**stage))
+    assert torch.equal(columns["weight"], algorithm.weigh(plain, columns)["weight"]), "sources share one denominator"
+    policy, total = said(columns, seed), 0.0
+    whole = algorithm.loss(update, columns, policy)
+    [gradient] = torch.autograd.grad(whole, policy)
+    for name in "abc":
+        rows = (columns["task"] == task_number(name)).nonzero().squeeze(1)
+        alone = algorithm.Update.of(Rlvr(**stage | own.get(name, {})))
+        part = policy.detach()[rows].requires_grad_()
+        loss = algorithm.loss(alone, algorithm.take(columns, rows), part)
+        assert torch.equal(torch.autograd.grad(loss, part)[0], gradient[rows])
+        total += float(loss.detach())
+    assert total == pytest.approx(float(whole.detach()), rel=1e-5, abs=1e-6)
+
+
+def test_two_clip_ranges_by_hand():
+    """Three rows of one token each with a ratio of 2 and an advantage of 1: the source `a` may go to 1.5, the others to 1.2."""
+    fn = algorithm.Update.of(Rlvr(by_source={"a": {"objective": {"kind": "clip", "high": 0.5}}})).objective
+    one, task = torch.ones(3, 1), torch.tensor([task_number("a"), task_number("b"), task_number("a")])
+    found = fn({"task": task, "logp": one * 0.6931472, "logp_old": one * 0, "advantage": one})
+    assert found.squeeze(1).tolist() == pytest.approx([-1.5, -1.2, -1.5])
+
+
+def test_a_source_is_charged_its_own_divergence_in_the_reward():
+    """0.3 (logp - logp_ref) of each of its tokens, and the stage's 0.1 of the others'."""
+    k1 = {"kind": "k1", "where": "reward"}
+    rlvr = Rlvr(
+        divergence=k1 | {"weight": 0.1}, by_source={"a": {"divergence": k1 | {"weight": 0.3}}}, advantage="reinforce_pp"
+    )
+    before = mixed(0)
+    after = algorithm.assign_credit(algorithm.Update.of(rlvr), before)
+    weight = torch.where(before["task"] == task_number("a"), 0.3, 0.1)[:, None]
+    expected = weight * (before["logp_old"] - before["logp_ref"]) * before["mask"]
+    torch.testing.assert_close(after["token_penalty"], expected)
+
+
+@pytest.mark.slow
+def test_a_run_with_two_objectives_trains_and_a_restart_changes_no_byte(tmp_path):
+    """Several updates a step, so the ratios leave 1 and the ranges tell."""
+    own = {WORDS: {"objective": {"kind": "clip", "low": 0.9, "high": 5.0}}, PALINDROMES: {"divergence": CHARGED}}
+    more = [
+        f"rlvr.by_source={json.dumps(own)}",
+        "rlvr.steps=3",
+        "rlvr.epochs=3",
+        "rlvr.optimizer.learning_rate=0.01",
+        "rlvr.commit.every=1",
+    ]
+    begun = toys.start(tmp_path, of := recipe(tmp_path), ["sft.steps=2"])
+    works = [tmp_path / name for name in ("whole", "again", "plain")]
+    for work in works:
+        work.mkdir()
+    toys.trainer(works[0], begun, of, *more).run()
+    toys.run_stopped(lambda: toys.trainer(works[1], begun, of, *more))
+    toys.trainer(works[2], begun, of, *more[1:]).run()
+    results = [toys.result(work / "work") for work in works]
+    assert results[0] == results[1] and results[0][0] != results[2][0]
 
 
 def lake(folder, **rlvr):
