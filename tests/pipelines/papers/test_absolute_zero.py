@@ -1,6 +1,9 @@
-"""Absolute Zero: which proposals hold, what the sandbox says of answers, and what both are paid."""
+"""Absolute Zero: which proposals hold, what the sandbox says of answers, what both are paid, and what earlier tasks are solved again."""
 
 from __future__ import annotations
+
+import collections
+import json
 
 import pytest
 import torch
@@ -12,6 +15,7 @@ from scripted import context, request
 from pipelines.contract.catalogue import bind
 from pipelines.data import marks
 from pipelines.papers import absolute_zero as paper
+from pipelines.papers.absolute_zero import programs
 from pipelines.rlvr.pack import pack
 from pipelines.sandbox import pool
 from pipelines.sandbox.worker import Limits
@@ -20,7 +24,7 @@ DOUBLE = "```python\ndef f(x):\n    return [x, x * 2]\n```\n```input\n{0}\n```"
 
 
 def rollouts(script, count=1, **settings):
-    part = bind("rlvr.rollout", {"kind": "absolute_zero", **settings}).fn
+    part = bind("rlvr.rollout", {"kind": "absolute_zero", "fill": False, **settings}).fn
     asked = [request(name, count, group=place) for place, name in enumerate("ab")]
     return part, part.run(asked, context(script, max_tokens=200))
 
@@ -43,7 +47,7 @@ def test_a_deduction_by_hand():
     assert "def f(x):\n    return x" in rows[0].prompt[0]["content"], "it was shown the seed"
     assert (
         part.on_rollouts(rows) == rows
-        and part.metrics() == {"programs": 2.0, "held": 0.5}
+        and part.metrics() == {"programs": 2.0, "held": 0.5, "filled": 0.0}
         and part.metrics() == {"programs": 2.0}
     )
     again = bind("rlvr.rollout", "absolute_zero").fn
@@ -116,9 +120,59 @@ def test_an_error_is_named_and_its_programs_have_a_buffer_of_their_own():
 )
 def test_what_a_program_ends_in(program, ends):
     [names] = pool.shared().run(
-        [lambda worker: paper._raised(worker, program=program, inputs=["1"], limits=Limits(cpu_s=1))], 60
+        [lambda worker: programs.raised(worker, program=program, inputs=["1"], limits=Limits(cpu_s=1))], 60
     )
     assert names == ends
+
+
+def test_what_does_not_hold_is_replaced_by_an_earlier_task_of_its_kind():
+    """Two steps by hand: the first one's tasks hold, of the second one's one does, and the solver has two in each."""
+    proposed = iter([DOUBLE.format("3"), DOUBLE.format("4"), DOUBLE.format("5"), "no task"])
+
+    def script(prefix, number):
+        if "What does" not in prefix:
+            return next(proposed)
+        told = {"f(3)": "[3, 6]", "f(4)": "[4, 8]", "f(5)": "[5, 10]", "f('Hello world')": "'Hello world'"}
+        [answer] = [output for call, output in told.items() if call in prefix]
+        return f"```output\n{answer if number % 2 else 0}\n```"
+
+    part, rows = rollouts(script, kinds=["deduction"], solutions=2, fill=True)
+    part.on_rollouts(rows)
+    assert part.metrics() == {"programs": 2.0, "held": 1.0, "filled": 0.0}
+    assert [task.inputs for task in part.tasks["deduction"]] == [("'Hello world'",), ("3",), ("4",)]
+    again = bind("rlvr.rollout", "absolute_zero").fn
+    again.load_state_dict(json.loads(json.dumps(part.state_dict())))
+    assert again.tasks == part.tasks
+    rows = part.run([request(name, 1, group=place) for place, name in enumerate("ab")], context(script, max_tokens=200))
+    assert [row.score for row in rows] == [0.5, -1.0, -0.5, 1.0, -0.5, 1.0], (
+        "an earlier task does not pay who proposed none"
+    )
+    new, earlier = (rows[place].prompt[0]["content"] for place in (2, 4))
+    assert "f(5)" in new and any(f"f({task.inputs[0]})" in earlier for task in again.tasks["deduction"])
+    assert pack(rows, step=0, total_steps=1)["task_role"].tolist() == [0, 0, 1, 1, 1, 1]
+    part.on_rollouts(rows)
+    assert part.metrics() == {"programs": 2.0, "held": 0.5, "filled": 0.5}
+    assert len(part.tasks["deduction"]) == 4 and not part.tasks["induction"]
+
+
+def test_earlier_tasks_are_drawn_equally_often_and_the_newest_are_kept():
+    part = bind("rlvr.rollout", {"kind": "absolute_zero", "capacity": 3}).fn
+    rows = [
+        scripted_row(paper.Task("abduction", f"def f(x):\n    return {n}", ("1",), (str(n),), "")) for n in range(5)
+    ]
+    part.on_rollouts(rows)
+    assert [task.outputs for task in part.tasks["abduction"]] == [("2",), ("3",), ("4",)]
+    drawn = collections.Counter(part._earlier("abduction", number).outputs for number in range(3000))
+    assert len(drawn) == 3 and min(drawn.values()) > 900
+    assert part._earlier("induction", 0) is None and part._earlier("error", 0).outputs == ("NoError",)
+    assert bind("rlvr.rollout", {"kind": "absolute_zero", "fill": False}).fn._earlier("abduction", 0) is None
+
+
+def scripted_row(task):
+    """A row that proposed a task."""
+    row = rollouts(lambda prefix, number: "none", kinds=["abduction"])[1][0]
+    row.extras |= {"holds": [task.kind, task.program, list(task.inputs), list(task.outputs), task.message]}
+    return row
 
 
 def test_an_induction_is_tried_on_the_inputs_that_were_not_shown():
@@ -150,7 +204,7 @@ def test_an_induction_is_tried_on_the_inputs_that_were_not_shown():
 )
 def test_programs_that_are_no_task(program):
     [texts] = pool.shared().run(
-        [lambda worker: paper._returned(worker, program=program, inputs=["1"], limits=Limits(cpu_s=1))], 60
+        [lambda worker: programs.returned(worker, program=program, inputs=["1"], limits=Limits(cpu_s=1))], 60
     )
     assert texts is None
 
@@ -176,7 +230,7 @@ def test_a_program_s_output_names_no_image():
 
 @given(st.lists(literals, min_size=1, max_size=3))
 def test_literals_come_back_as_they_were(values):
-    assert paper.arguments(", ".join(map(repr, values))) == values
+    assert programs.arguments(", ".join(map(repr, values))) == values
 
 
 @given(st.floats(0, 1))
@@ -198,31 +252,44 @@ def test_a_role_is_compared_with_itself_alone():
 
 
 def test_it_trains_through_the_loop(tmp_path, start, monkeypatch):
-    """The toy reads 64 characters and writes no programs: what it writes is taken for the input of one."""
+    """The toy reads 64 characters and writes no programs: what it writes is taken for the input of one, and half of the time for none.
+
+    A run that is stopped and goes on solves the same tasks of earlier steps, so it ends with the same bytes.
+    """
     monkeypatch.setattr(paper, "PROGRAM", "palindrome abc")
     monkeypatch.setitem(paper.ASKED, "deduction", "palindrome {input}")
     blocks = {"python": ["def f(y):\n    return y"], "input": ["'ab'"], "output": []}
 
     def read(text, name):
+        if name == "python":
+            return blocks[name] if sum(map(ord, text)) % 2 else []
         return blocks.get(name, []) if name != "output" else ["'ab'" if len(text) % 2 else "0"]
 
-    monkeypatch.setattr(paper, "_blocks", read)
+    monkeypatch.setattr(paper, "blocks", read)
     settings = [
         "presets=[absolute_zero]",
         "rlvr.group_size=1",
-        "rlvr.steps=2",
+        "rlvr.steps=3",
         "rlvr.rollout.kinds=[deduction]",
         "rlvr.rollout.solutions=4",
+        "rlvr.commit.every=1",
     ]
+    stopped = tmp_path / "stopped"
+    stopped.mkdir()
+    toys.run_stopped(lambda: toys.trainer(stopped, start, toys.recipe(tmp_path), *settings))
     made = toys.trainer(tmp_path, start, toys.recipe(tmp_path), *settings)
     before = torch.cat([weight.detach().flatten().clone() for weight in made.learner.model.parameters()])
-    assert made.run()["steps"] == 2
+    assert made.run()["steps"] == 3
     after = torch.cat([weight.detach().flatten() for weight in made.learner.model.parameters()])
     assert torch.isfinite(after).all() and not torch.equal(before, after)
-    seen = {name: value for _, values in toys.history(tmp_path / "work") for name, value in values.items()}
+    lines = [values for _, values in toys.history(tmp_path / "work")]
+    seen = {name: value for values in lines for name, value in values.items()}
+    held = [values["method/absolute_zero/held"] for values in lines if "method/absolute_zero/held" in values]
     assert (
-        seen["method/absolute_zero/held"] == 1.0
+        min(held) < 1
+        and seen["method/absolute_zero/filled"] == 1 - seen["method/absolute_zero/held"]
         and seen["method/absolute_zero/programs"] == 2.0
         and seen["rollout/rows"] == 20
     )
     assert {"reward_component/proposed", "reward_component/solved"} <= seen.keys() and seen["mismatch/max"] < 1e-4
+    assert toys.result(tmp_path / "work") == toys.result(stopped / "work")

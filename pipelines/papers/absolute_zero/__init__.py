@@ -7,11 +7,10 @@ The policy proposes tasks on programs, the sandbox says what is true of them, an
 
 from __future__ import annotations
 
-import ast
 import random
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args
 
@@ -21,8 +20,18 @@ from pydantic import Field
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import Column, PerRow, PerToken, Phase
 from pipelines.contract.method import Rollout
-from pipelines.data import chat, marks
+from pipelines.data import marks
 from pipelines.data.records import Stop, Trajectory, by_group
+from pipelines.papers.absolute_zero.programs import (
+    NO_ERROR,
+    Unknown,
+    agrees,
+    arguments,
+    blocks,
+    literal,
+    raised,
+    returned,
+)
 from pipelines.papers.common.groups import Groups
 from pipelines.rlvr.common.answers import answers
 from pipelines.rlvr.ops import standardised
@@ -38,11 +47,8 @@ if TYPE_CHECKING:
 PAPER, TITLE = "2505.03335", "Absolute Zero: Reinforced Self-play Reasoning with Zero Data"
 Kind = Literal["deduction", "abduction", "induction", "error"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-NO_ERROR = "NoError"
 SEED = ("def f(x):\n    return x", "'Hello world'")
-"""The program and the input that the search starts from."""
-LONGEST = 2000
-"""Characters of an input or an output: a longer one is no task."""
+"""The program and the input that the search starts from; the program returns its input."""
 BUDGET_S = 600.0
 """Wall time for the programs of a draw."""
 PROGRAM = (
@@ -94,9 +100,12 @@ class Task:
     """Arguments as text."""
     outputs: tuple[str, ...]
     """What the program returns for each, as text."""
-    values: tuple[Any, ...]
-    """The same as data of the sandbox's wire, made here from the text; nothing of names of exceptions."""
     message: str = ""
+
+    @property
+    def values(self) -> list[Any]:
+        """The outputs as data of the sandbox's wire, made here from the text; nothing of names of exceptions."""
+        return [] if self.kind == "error" else [wire.encode(literal(text)) for text in self.outputs]
 
     def question(self) -> str:
         """What a solver is asked; of an induction half of the inputs are shown."""
@@ -114,7 +123,7 @@ class Task:
     def hidden(self) -> tuple[list[str], list[Any]]:
         """Inputs and values that an induction's answer is tried on."""
         half = len(self.inputs) // 2
-        return list(self.inputs[half:]), list(self.values[half:])
+        return list(self.inputs[half:]), self.values[half:]
 
 
 @dataclass
@@ -126,6 +135,8 @@ class Proposal:
     shown: str
     """The program that an induction is about."""
     task: Task | None = None
+    solved: Task | None = None
+    """What the solver is asked: its task, or where that does not hold one of an earlier step."""
     judged: bool = True
     """Whether the sandbox could say what it is."""
     solutions: list[Trajectory] = field(default_factory=list)
@@ -151,17 +162,20 @@ class absolute_zero(Rollout):
     where every input is made of Python literals and the program returns the same literal for it each time that it is called. Programs run
     in the sandbox alone, which has no files, network or clock to ask. One that holds joins the buffer once the draw is scored.
 
-    Every task that holds gets `solutions` answers. Rewards, as released, with p the share of correct answers:
+    Every task that holds gets `solutions` answers. So that the solver has as many tasks in every step, one of the same kind that held in an
+    earlier step is drawn in the place of each that does not hold (`fill`; every such task equally often, the first program's too; an
+    induction needs one that held). Rewards, as released, with p the share of correct answers:
 
         proposer   1 - p where 0 < p < 1, -0.5 where p is 0 or 1, -1 where the task does not hold
         solver     1 where correct, -0.5 where not, -1 where the answer is not between its marks
 
     Records are not read but for their place in the step: a split of one record will do. Use `filter: all_rows` and
     `advantage: absolute_zero`. Left out: composite programs and the rewards for complexity and diversity, which the released scripts
-    switch off, and solving tasks of earlier steps. The buffers are in every commit.
+    switch off. The buffers are in every commit.
 
     Take it where there are no problems at all and the policy writes programs already; with problems at hand `svs` makes variants of them.
-    Components: `proposed` (rewards of proposers), `solved` (1 or 0). Metrics: `programs`, `held` (share of proposals).
+    Components: `proposed` (rewards of proposers), `solved` (1 or 0). Metrics: `programs`, `held` (share of proposals), `filled` (share of
+    proposals in whose place an earlier task was solved).
     """
 
     def __init__(
@@ -173,60 +187,80 @@ class absolute_zero(Rollout):
         solutions: Count = 8,
         capacity: Annotated[int, Field(ge=1, le=1_000_000)] = 16_384,
         cpu_s: Annotated[int, Field(ge=1, le=60)] = 3,
+        fill: bool = True,
     ) -> None:
         self.kinds, self.references, self.inputs, self.solutions = kinds, references, inputs, solutions
-        self.capacity, self.limits = capacity, Limits(cpu_s=cpu_s)
+        self.capacity, self.limits, self.fill = capacity, Limits(cpu_s=cpu_s), fill
         self.programs: dict[str, str] = dict([SEED])
         """Program → an input of it, in the order in which they came."""
         self.failing: dict[str, str] = dict([SEED])
         """The same, of tasks about errors."""
-        self.held: list[bool] = []
+        self.tasks = _first_tasks()
+        """Of each kind those that hold, in the order in which they came."""
+        self.held: list[tuple[bool, bool]] = []
+        """Of each proposal of the step whether it holds, and whether an earlier task was solved in its place."""
 
     def run(self, requests: list[RolloutRequest], context: RolloutContext) -> list[Trajectory]:
         """Proposals, then answers to those that hold; all scored."""
         groups = Groups(requests, context)
         proposals = self._proposals(requests, context)
         self._judge(proposals)
-        holding = [proposal for proposal in proposals if proposal.task is not None]
+        solved: list[Proposal] = []
         solving: list[tuple[RolloutRequest, list[Message]]] = []
-        for proposal in holding:
-            assert proposal.task is not None
-            request = replace(groups.origin(proposal.row), group=groups.next(proposal.row), rollouts=self.solutions)
-            solving.append((request, [{"role": "user", "content": proposal.task.question()}]))
+        for proposal in proposals:
+            group = groups.next(proposal.row)
+            proposal.solved = proposal.task or self._earlier(proposal.kind, context.streams.integer(group))
+            if proposal.solved is not None:
+                request = replace(groups.origin(proposal.row), group=group, rollouts=self.solutions)
+                solved.append(proposal)
+                solving.append((request, [{"role": "user", "content": proposal.solved.question()}]))
         solutions = _answers(solving, context)
         of_group = by_group(solutions)
-        for proposal, (request, _) in zip(holding, solving, strict=True):
+        for proposal, (request, _) in zip(solved, solving, strict=True):
             proposal.solutions = of_group.get(request.group, [])
-        self._grade(holding)
+        self._grade(solved)
         for proposal in proposals:
             _pay(proposal)
         return [proposal.row for proposal in proposals] + solutions
 
     def on_rollouts(self, rows: list[Trajectory]) -> list[Trajectory]:
-        """Keep the programs of tasks that hold, the newest ones, on every process alike."""
+        """Keep the tasks that hold and their programs, the newest ones, on every process alike."""
         for row in rows:
             if "holds" in row.extras:
-                self.held.append(bool(row.extras["holds"]))
+                self.held.append((bool(row.extras["holds"]), row.extras["filled"]))
             if row.extras.get("holds"):
-                program, inputs = row.extras["holds"]
-                self._buffer(KINDS[row.extras["task_role"] // 2]).setdefault(program, inputs)
-        for buffer in (self.programs, self.failing):
+                task = _task(row.extras["holds"])
+                self._buffer(task.kind).setdefault(task.program, task.inputs[0])
+                self.tasks[task.kind].setdefault(task)
+        buffers: list[dict[Any, Any]] = [self.programs, self.failing, *self.tasks.values()]
+        for buffer in buffers:
             while len(buffer) > self.capacity:
                 del buffer[next(iter(buffer))]
         return rows
 
     def metrics(self) -> dict[str, float]:
-        """Programs of the buffer, and the share of the step's proposals that held."""
-        held, self.held = self.held, []
-        return {"programs": float(len(self.programs))} | ({"held": sum(held) / len(held)} if held else {})
+        """Programs of the buffer, and the shares of the step's proposals that held and that an earlier task took the place of."""
+        proposed, self.held = self.held, []
+        columns = zip(("held", "filled"), zip(*proposed, strict=True), strict=False)
+        shares = {name: sum(each) / len(proposed) for name, each in columns}
+        return {"programs": float(len(self.programs))} | shares
 
     def state_dict(self) -> dict[str, Any]:
         """The buffers."""
-        return {"programs": list(self.programs.items()), "failing": list(self.failing.items())}
+        tasks = [list(astuple(task)) for each in self.tasks.values() for task in each]
+        return {"programs": list(self.programs.items()), "failing": list(self.failing.items()), "tasks": tasks}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Take up where `state_dict` left off."""
         self.programs, self.failing = dict(state["programs"]), dict(state.get("failing", [SEED]))
+        self.tasks = _first_tasks() if "tasks" not in state else {kind: {} for kind in KINDS}
+        for task in map(_task, state.get("tasks", [])):
+            self.tasks[task.kind][task] = None
+
+    def _earlier(self, kind: Kind, number: int) -> Task | None:
+        """A task of a kind that held in an earlier step, drawn by a number; None without one."""
+        known = list(self.tasks[kind]) if self.fill else []
+        return random.Random(number).choice(known) if known else None
 
     def _buffer(self, kind: Kind) -> dict[str, str]:
         return self.failing if kind == "error" else self.programs
@@ -256,15 +290,15 @@ class absolute_zero(Rollout):
         """Say which proposals hold."""
         read: list[tuple[Proposal, str, list[str]]] = []
         for proposal in proposals:
-            inputs = _blocks(proposal.row.text, "input")
-            programs = [proposal.shown] if proposal.kind == "induction" else _blocks(proposal.row.text, "python")[-1:]
+            inputs = blocks(proposal.row.text, "input")
+            programs = [proposal.shown] if proposal.kind == "induction" else blocks(proposal.row.text, "python")[-1:]
             wanted = self.inputs if proposal.kind == "induction" else 1
             if programs and len(inputs) == wanted and all(arguments(text) is not None for text in inputs):
                 read.append((proposal, programs[0], inputs))
         outputs_of = self._ran(
             [
                 partial(
-                    _raised if proposal.kind == "error" else _returned,
+                    raised if proposal.kind == "error" else returned,
                     program=program,
                     inputs=inputs,
                     limits=self.limits,
@@ -276,27 +310,26 @@ class absolute_zero(Rollout):
             proposal.judged = outputs is not Unknown
             if outputs is Unknown or outputs is None:
                 continue
-            messages = _blocks(proposal.row.text, "message")
-            values = () if proposal.kind == "error" else tuple(wire.encode(_literal(text)) for text in outputs)
+            messages = blocks(proposal.row.text, "message")
             message = messages[-1] if messages else ""
-            proposal.task = Task(proposal.kind, program, tuple(inputs), tuple(outputs), values, message)
+            proposal.task = Task(proposal.kind, program, tuple(inputs), tuple(outputs), message)
 
     def _grade(self, proposals: Sequence[Proposal]) -> None:
         """Score the answers to tasks."""
         trials: list[tuple[Trajectory, Callable[[Worker], bool]]] = []
         for proposal in proposals:
-            task = proposal.task
+            task = proposal.solved
             assert task is not None
             for row in proposal.solutions:
                 row.extras = {"task_role": 2 * KINDS.index(task.kind) + 1}
                 if row.stop == Stop.ERROR:
                     continue
                 mark = {"abduction": "input", "induction": "python"}.get(task.kind, "output")
-                answer = next(iter(_blocks(row.text, mark)[::-1]), None)
+                answer = next(iter(blocks(row.text, mark)[::-1]), None)
                 if answer is None:
                     _mark(row, -1.0, "unparsable")
                 elif task.kind == "deduction":
-                    value = _literal(answer)
+                    value = literal(answer)
                     matches = value is not Unknown and equal(task.values[0], wire.encode(value))
                     _mark(row, 1.0 if matches else -0.5, "correct" if matches else "incorrect")
                 elif task.kind == "error":
@@ -306,15 +339,15 @@ class absolute_zero(Rollout):
                     _mark(row, -0.5, "incorrect")
                 else:
                     program = answer if task.kind == "induction" else task.program
-                    inputs, values = task.hidden() if task.kind == "induction" else ([answer], list(task.values))
+                    inputs, values = task.hidden() if task.kind == "induction" else ([answer], task.values)
                     trials.append(
-                        (row, partial(_agrees, program=program, inputs=inputs, values=values, limits=self.limits))
+                        (row, partial(agrees, program=program, inputs=inputs, values=values, limits=self.limits))
                     )
-        for (row, _), agrees in zip(trials, self._ran([trial for _, trial in trials]), strict=True):
-            if agrees is Unknown:
+        for (row, _), correct in zip(trials, self._ran([trial for _, trial in trials]), strict=True):
+            if correct is Unknown:
                 row.status = "verifier_failed"
             else:
-                _mark(row, 1.0 if agrees else -0.5, "correct" if agrees else "incorrect")
+                _mark(row, 1.0 if correct else -0.5, "correct" if correct else "incorrect")
 
     def _ran(self, jobs: Sequence[Callable[[Worker], Any]]) -> list[Any]:
         """What each job returns; `Unknown` where the sandbox could not say."""
@@ -323,20 +356,29 @@ class absolute_zero(Rollout):
         return [Unknown if result in lost or isinstance(result, pool.Failed) else result for result in results]
 
 
-class Unknown:
-    """In the place of a result that there is none of."""
+def _first_tasks() -> dict[Kind, dict[Task, None]]:
+    """The buffers of tasks that the search starts with: the first program's, of every kind but inductions, which show several inputs."""
+    program, text = SEED
+    outputs = {"deduction": text, "abduction": text, "error": NO_ERROR}
+    return {kind: {Task(kind, program, (text,), (outputs[kind],)): None} if kind in outputs else {} for kind in KINDS}
+
+
+def _task(fields: Sequence[Any]) -> Task:
+    """What `astuple` made a list of."""
+    kind, program, inputs, outputs, message = fields
+    return Task(kind, program, tuple(inputs), tuple(outputs), message)
 
 
 def _pay(proposal: Proposal) -> None:
     """Score a proposal by the answers to its task."""
     row, task = proposal.row, proposal.task
-    row.extras = {"task_role": 2 * KINDS.index(proposal.kind)}
+    row.extras = {"task_role": 2 * KINDS.index(proposal.kind), "filled": task is None and proposal.solved is not None}
     if row.stop == Stop.ERROR:
         return
     if not proposal.judged:
         row.status = "verifier_failed"
         return
-    row.extras["holds"] = [] if task is None else [task.program, task.inputs[0]]
+    row.extras["holds"] = [] if task is None else list(astuple(task))
     if task is None:
         _mark(row, -1.0, "unparsable", "proposed")
         return
@@ -376,93 +418,6 @@ def _answers(asked: Sequence[tuple[RolloutRequest, list[Message]]], context: Rol
 def _filled(template: str, **places: str) -> str:
     """A template with texts in the place of {names}; braces of the texts stay what they are, and an output names no image."""
     return re.sub(r"\{(\w+)\}", lambda match: marks.unnamed(places.get(match[1], match[0])), template)
-
-
-def _blocks(text: str, name: str) -> list[str]:
-    """What stands between the marks of a name, after any reasoning.
-
-    >>> _blocks("<think>```input\\n0\\n```</think> so ```input\\n1, 'a'\\n``` and ```input\\n2```", "input")
-    ["1, 'a'", '2']
-    """
-    inside = re.findall(rf"```{name}[ \t]*\n(.*?)```", chat.after_thinking(text), re.DOTALL)
-    return [block.strip() for block in inside if block.strip()]
-
-
-def arguments(text: str) -> list[Any] | None:
-    """The arguments of a call as values; None where they are anything but literals in their places.
-
-    >>> arguments("1, ['a', (2.5, None)]"), arguments("x"), arguments("1) or f(2"), arguments("a=1")
-    ([1, ['a', (2.5, None)]], None, None, None)
-    """
-    value = _literal(f"({text}\n,)")
-    return list(value) if isinstance(value, tuple) else None
-
-
-def _literal(text: str) -> Any:
-    """The value of a Python literal, `Unknown` where the text is none."""
-    if len(text) > LONGEST:
-        return Unknown
-    try:
-        value = ast.literal_eval(text.strip())
-        wire.encode(value)
-    except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
-        return Unknown
-    return value
-
-
-def _call(text: str, name: str) -> dict[str, Any]:
-    return {"name": name, "args": [wire.encode(value) for value in arguments(text) or []], "kwargs": {}}
-
-
-TEXT = "\n\ndef text_of_f_(*inputs):\n    return repr(f(*inputs))\n"
-"""Behind a program: what it returns as text."""
-
-
-def _returned(worker: Worker, *, program: str, inputs: Sequence[str], limits: Limits) -> list[str] | None:
-    """What a program returns for each input, as text of a literal; None where it does not, or not twice the same."""
-    texts: list[str] = []
-    with worker.run({"mode": "functions", "source": program + TEXT}, limits) as running:
-        if "ready" not in running.ask(None):
-            return None
-        for text in inputs:
-            replies = [running.ask(_call(text, "f")) for _ in range(2)]
-            shown = running.ask(_call(text, "text_of_f_")).get("value")
-            expected = _literal(shown) if isinstance(shown, str) else Unknown
-            if expected is Unknown or not all("value" in reply for reply in replies):
-                return None
-            if not all(equal(wire.encode(expected), reply["value"]) for reply in replies):
-                return None
-            texts.append(str(shown))
-    return texts
-
-
-def _raised(worker: Worker, *, program: str, inputs: Sequence[str], limits: Limits) -> list[str] | None:
-    """The exception that a program ends in for each input, or `NO_ERROR`; None where it has no f, says raise, or ends in two ways."""
-    if not re.search(r"^def f\(", program, re.MULTILINE) or "raise" in program:
-        return None
-    names: list[str] = []
-    with worker.run({"mode": "functions", "source": program}, limits) as running:
-        if "ready" not in running.ask(None):
-            return None
-        for text in inputs:
-            replies = [running.ask(_call(text, "f")) for _ in range(2)]
-            ends = {str(reply.get("error", NO_ERROR)) for reply in replies}
-            if len(ends) > 1 or any("gone" in reply for reply in replies):
-                return None
-            names += ends
-    return names
-
-
-def _agrees(worker: Worker, *, program: str, inputs: Sequence[str], values: Sequence[Any], limits: Limits) -> bool:
-    """Whether a program returns the expected value for every input."""
-    with worker.run({"mode": "functions", "source": program}, limits) as running:
-        if "ready" not in running.ask(None):
-            return False
-        for text, expected in zip(inputs, values, strict=True):
-            reply = running.ask(_call(text, "f"))
-            if "value" not in reply or not equal(expected, reply["value"]):
-                return False
-    return True
 
 
 @method(
