@@ -12,25 +12,13 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from pipelines.base.errors import Problem as Told
+from pipelines.environments._driven import Verdict
 from pipelines.environments._program import Ended
 
 Result = Literal["answer", "reward", "exit_code"]
 SCRIPTS = (".py", ".sh", ".js", ".mjs", ".ts", ".rb", ".pl")
 """Endings of arguments that name a file of the program's."""
 MOST_S, MOST_KB = 3600.0, 65536
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """What an ended program comes to."""
-
-    answer: str | None = None
-    """Text for the problem's verifier; None where the rest says it all."""
-    reward: float = 0.0
-    success: bool = False
-    status: str = "incorrect"
-    failed: bool = False
-    """It ended with an error, or without a result."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +82,7 @@ def refusals(config: Mapping[str, Any]) -> Iterator[Told]:
         yield Told("command", "is no list of texts", "Write the program and its arguments: [python, my_agent.py].")
         return
     yield from _program_refusals(command)
-    yield from _bounds(config)
+    yield from bounds(config, ("timeout_s", MOST_S), ("output_kb", MOST_KB))
     result, name = config.get("result", "answer"), config.get("result_file")
     if result not in get_args(Result):
         yield Told("result", f"{result!r} is none of {', '.join(get_args(Result))}")
@@ -104,6 +92,11 @@ def refusals(config: Mapping[str, Any]) -> Iterator[Told]:
         yield Told("result_file", f"{name!r} is no path within the program's folder", "Name a file such as result.txt.")
     elif name is not None and result == "exit_code":
         yield Told("result_file", "is not read with `result: exit_code`", "Leave it out.")
+    yield from unreadable_variables(config)
+
+
+def unreadable_variables(config: Mapping[str, Any]) -> Iterator[Told]:
+    """What is wrong with the field `variables`."""
     variables = config.get("variables") or {}
     if not isinstance(variables, dict) or not all(isinstance(each, str) for pair in variables.items() for each in pair):
         yield Told("variables", "is no map from names to texts", "Quote its values.")
@@ -122,8 +115,9 @@ def _program_refusals(command: Sequence[str]) -> Iterator[Told]:
             )
 
 
-def _bounds(config: Mapping[str, Any]) -> Iterator[Told]:
-    for name, most in (("timeout_s", MOST_S), ("output_kb", MOST_KB)):
+def bounds(config: Mapping[str, Any], *most_of: tuple[str, float]) -> Iterator[Told]:
+    """What is wrong with `success_at` and with fields that are above 0 and have a most."""
+    for name, most in most_of:
         value = config.get(name, 1)
         if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most:
             yield Told(name, f"{value!r} is not above 0 and at most {most:g}")

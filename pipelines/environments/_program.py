@@ -36,6 +36,12 @@ class Ended:
         """Of its standard output, blank lines left out."""
         return next((line.strip() for line in reversed(self.stdout.splitlines()) if line.strip()), "")
 
+    @property
+    def why(self) -> str:
+        """The exit code and the last line of standard error, in words."""
+        lines = [line.strip() for line in self.stderr.splitlines() if line.strip()]
+        return f"it ends with exit code {self.code}" + (f" ({lines[-1][:300]})" if lines else "")
+
 
 class Program:
     """A program that runs in a folder of its own.
