@@ -200,6 +200,12 @@ def libraries_of(name: str) -> tuple[str, ...]:
     return getattr(module(name), "LIBRARIES", ()) if name in known() else ()
 
 
+def versions_of(name: str, settings: dict[str, Any]) -> dict[str, str]:
+    """Versions of what plays it elsewhere than in this Python (`versions` in its module); none where the settings are another one's."""
+    there = getattr(module(name), "versions", None) if name in known() else None
+    return there(settings) if there is not None else {}
+
+
 def extra_of(name: str) -> str | None:
     """The project's extra without which it cannot be played (`EXTRA` in its module; that of searches where it has a corpus), if any."""
     return getattr(module(name), "EXTRA", "search" if corpus_of(name) else None) if name in known() else None

@@ -25,7 +25,11 @@ def of_stage(reads: Reads, installed: dict[str, str] | None = None) -> dict[str,
     names.update(*map(environments.libraries_of, played(reads)))
     if any(map(environments.corpus_of, played(reads))) or [*corpora_of(reads.environment_settings)]:
         names.add("bm25s")
-    return {name: (installed or {}).get(name) or _version(name) for name in sorted(names)}
+    elsewhere: dict[str, str] = {}
+    for name in sorted(played(reads)):
+        for settings in reads.environment_settings:
+            elsewhere |= environments.versions_of(name, settings)
+    return {name: (installed or {}).get(name) or _version(name) for name in sorted(names)} | elsewhere
 
 
 @cache

@@ -15,7 +15,7 @@ from pipelines.contract.catalogue import settings_model
 from pipelines.recipe.played import PlayedTask
 from pipelines.rlvr.rollout.multi_turn import multi_turn
 
-NEEDS_SETTINGS = {"agent": "command", "openenv": "url", "verifiers_package": "load"}
+NEEDS_SETTINGS = {"agent": "command", "openenv": "url", "verifiers_package": "load", "verifiers_v1": "python"}
 PLUGIN = '''
 """Say the word."""
 

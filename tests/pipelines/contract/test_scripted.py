@@ -11,7 +11,7 @@ from pipelines.contract import scripted
 from pipelines.contract.episode import play
 from pipelines.contract.turn_budget import TurnBudget
 
-ELSEWHERE = {"agent", "minigrid", "openenv", "textarena", "verifiers_package"}
+ELSEWHERE = {"agent", "minigrid", "openenv", "textarena", "verifiers_package", "verifiers_v1"}
 """They need a program, a server or a package that are not here, or have no expert."""
 WITHOUT_SUCCESS = {"circle_packing"}
 """Its demonstrations are edits of programs, which `rollout: theta_evolve` applies."""

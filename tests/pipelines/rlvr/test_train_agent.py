@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+from pathlib import Path
 
 import agents
 import pytest
@@ -116,3 +117,29 @@ def test_asynchronous_episodes_end_with_the_same_bytes_when_they_are_killed(tmp_
     metrics = [line["values"] for line in toys.spool(works[1]) if line["kind"] == "metrics"]
     assert all(0 < values["time/rollout_idle_share"] < 1 for values in metrics)
     assert not toys.unlisted_metrics(read.rlvr, metrics[0])
+
+
+@pytest.mark.slow
+def test_a_taskset_of_verifiers_trains(tmp_path):
+    """With the package itself, in a Python of its own: turns of its user, by its rewards."""
+    python = os.environ.get("WHETSTONE_VERIFIERS")
+    if not python:
+        pytest.skip("WHETSTONE_VERIFIERS names no Python that has verifiers 0.4 (make test-ecosystem)")
+    taskset = Path(__file__).parents[2] / "ecosystem" / "hints_taskset.py"
+    config = {"python": python, "env": {"taskset": {"id": str(taskset)}}}
+    own = toys.recipe(
+        tmp_path,
+        curate={
+            "sources": [{"kind": "environment", "task": "verifiers_v1", "size": 6, "seed": 1, "config": config}],
+            "near_duplicates": None, "decontaminate": None, "splits": {"train": 0.8, "heldout": 0.2},
+        },
+        rlvr={
+            "steps": 2, "prompts": 2, "group_size": 2, "rollout": {"kind": "multi_turn", "max_turns": 5}, "sampling": {"max_tokens": 4},
+        },
+    )  # fmt: skip
+    begun = toys.start(tmp_path, own, [])
+    (tmp_path / "rl").mkdir()
+    toys.trainer(tmp_path / "rl", begun, own).run()
+    lines = [line["values"] for line in toys.spool(tmp_path / "rl" / "work") if line["kind"] == "metrics"]
+    assert len(lines) == 2 and max(line["mismatch/max"] for line in lines) < 1e-4
+    assert all(line["rollout/error_share"] == 0 and line["reward/group_std"] > 0 for line in lines)
