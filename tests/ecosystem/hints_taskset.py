@@ -15,8 +15,10 @@ class Guess(vf.Task[Secret]):
         return float(trace.last_reply == self.data.answer)
 
     @vf.reward(weight=0.1)
-    async def brief(self, trace: vf.Trace) -> float:
-        return 1 / (1 + sum(map(len, (message.content or "" for message in trace.assistant_messages))))
+    async def varied(self, trace: vf.Trace) -> float:
+        """That a policy which knows nothing has something to learn from."""
+        said = "".join(message.content or "" for message in trace.assistant_messages)
+        return sum(map(ord, said)) % 7 / 7
 
 
 class Hints(vf.Taskset[Guess, vf.TasksetConfig]):

@@ -137,9 +137,11 @@ def test_a_taskset_of_verifiers_trains(tmp_path):
             "steps": 2, "prompts": 2, "group_size": 2, "rollout": {"kind": "multi_turn", "max_turns": 5}, "sampling": {"max_tokens": 4},
         },
     )  # fmt: skip
+    own.write_text(own.read_text().replace("max_position_embeddings: 64", "max_position_embeddings: 128"))
     begun = toys.start(tmp_path, own, [])
     (tmp_path / "rl").mkdir()
     toys.trainer(tmp_path / "rl", begun, own).run()
     lines = [line["values"] for line in toys.spool(tmp_path / "rl" / "work") if line["kind"] == "metrics"]
-    assert len(lines) == 2 and max(line["mismatch/max"] for line in lines) < 1e-4
+    assert len(lines) == 2 and all("mismatch/max" in line for line in lines), lines
+    assert max(line["mismatch/max"] for line in lines) < 1e-4
     assert all(line["rollout/error_share"] == 0 and line["reward/group_std"] > 0 for line in lines)
