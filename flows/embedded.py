@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from tasks import prefect_server
@@ -13,13 +14,25 @@ DRAIN_S = 5.0
 """How long the end of a command waits for logs and events of its flow to be taken."""
 
 
+@contextlib.contextmanager
+def server() -> Iterator[None]:
+    """One server for all flows of the block: Prefect's client keeps asking the first one that its process used.
+
+    Raises:
+        ServerFailed: it does not start.
+    """
+    with prefect_server.embedded() as ready:
+        ready()
+        yield
+
+
 def run_flow(
     module: str,
     start: Callable[[Any], Any],
     check: Callable[[], None] = lambda: None,
     confirm: Callable[[], None] = lambda: None,
 ) -> Any:
-    """The result of a flow.
+    """The result of a flow. A process that runs several has to run all of them in `server`.
 
     Args:
         module: the flow's module, which is imported while the server starts, and MLflow with it, whose embedded store is opened: all

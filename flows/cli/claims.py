@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import sys
 import time
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -169,23 +171,26 @@ def run(states: list[State], where: Path, budget_minutes: float | None, as_json:
     began = time.monotonic()
     failed: dict[str, str] = {}
     stored: list[str] = []
-    for place, (_, each) in enumerate(waiting, 1):
-        for count in range(each.done + 1, each.seeds + 1):
-            if budget_minutes is not None and time.monotonic() - began >= 60 * budget_minutes:
-                _say(f"the budget of {budget_minutes:g} minutes is spent; the same command continues")
-                return _end(stored, failed, as_json)
-            _say(f"claim {place}/{len(waiting)} {each.claim.system}: seed {count} of {each.seeds}")
-            try:
-                body = _run_seeds(each, count)
-                error = "; ".join(f"{name}: {told}" for name, told in body["failed"].items())
-            except UserError as problem:
-                error = str(problem)
-            if error:
-                failed[each.claim.system] = error
-                _say(f"failed: {each.claim.system}: {error}")
-                break
-            _store(each, body, where)
-            stored.append(each.claim.system)
+    with contextlib.ExitStack() as server:
+        for place, (_, each) in enumerate(waiting, 1):
+            for count in range(each.done + 1, each.seeds + 1):
+                if budget_minutes is not None and time.monotonic() - began >= 60 * budget_minutes:
+                    _say(f"the budget of {budget_minutes:g} minutes is spent; the same command continues")
+                    return _end(stored, failed, as_json)
+                _say(f"claim {place}/{len(waiting)} {each.claim.system}: seed {count} of {each.seeds}")
+                if not stored and not failed:  # the first
+                    server.enter_context(_server())
+                try:
+                    body = _run_seeds(each, count)
+                    error = "; ".join(f"{name}: {told}" for name, told in body["failed"].items())
+                except UserError as problem:
+                    error = str(problem)
+                if error:
+                    failed[each.claim.system] = error
+                    _say(f"failed: {each.claim.system}: {error}")
+                    break
+                _store(each, body, where)
+                stored.append(each.claim.system)
     return _end(stored, failed, as_json)
 
 
@@ -211,16 +216,23 @@ def _experiment_name(each: State) -> str:
     return f"claim-{slug(each.claim.system)}"
 
 
-def _run_seeds(each: State, seeds: int) -> dict[str, Any]:
-    """What the sweep over the first seeds returns; those that were run before are reused."""
+def _server() -> AbstractContextManager[None]:
+    """The Prefect server of all sweeps."""
     from flows import embedded
     from tasks import environment
     from tasks.environment import folder as project_folder
 
-    assert each.experiment is not None
     environment.prepare()
     project_folder.check(environment.home())
     environment.check_reachable()
+    return embedded.server()
+
+
+def _run_seeds(each: State, seeds: int) -> dict[str, Any]:
+    """What the sweep over the first seeds returns; those that were run before are reused."""
+    from flows import embedded
+
+    assert each.experiment is not None
     axes = {"experiment": each.experiment.model_dump(mode="json"), "name": _experiment_name(each), "seeds": seeds}
     path = each.experiment.path
     body = embedded.run_flow("flows.sweep_flow", lambda module: module.start(1, recipe=path, axes=axes))
