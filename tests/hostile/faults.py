@@ -133,7 +133,7 @@ INPUTS = {
     "statistics of a comparison": Inputs(
         "ties, shares of 0 and 1, five problems, one changed answer of thousands, correlated answers",
         "interval and p-value agree with each other and with the exact test, and hold their level and coverage",
-        ("evaluation/test_intervals.py", "evaluation/test_paired.py", "evaluation/test_ranking.py"),
+        ("pipelines/base/test_intervals.py", "evaluation/test_paired.py", "evaluation/test_ranking.py"),
     ),
     "math answers": Inputs(
         "half-read formulas, lists with dots, units and scale words, near misses of 1e-16, other spellings of the right value",
