@@ -1,4 +1,4 @@
-"""Passwords and keys: found in addresses, taken out of texts. None of them belongs in a recipe, a log or a store."""
+"""Passwords and keys: read from the environment, found in addresses, taken out of texts. None belongs in a recipe, a log or a store."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import os
 import re
 from collections.abc import Iterator
 from typing import Any
+
+from pipelines.base.errors import UserError
 
 HIDDEN = "***"
 _USERINFO = re.compile(r"(?P<scheme>[a-zA-Z][\w+.\-]*://)[^/?#\s'\"<>]*@")
@@ -19,6 +21,28 @@ VARIABLES = (
     "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "FSSPEC_S3_SECRET", "FSSPEC_S3_TOKEN",
 )  # fmt: skip
 """Environment variables whose values are secrets."""
+
+
+def authorization(api_key_env: str | None, section: str, error: type[UserError] = UserError) -> dict[str, str]:
+    """The header that sends a server its key as a bearer token; {} where it has none.
+
+    Args:
+        api_key_env: the environment variable that holds the key.
+        section: of the recipe, which has `api_key_env`.
+        error: what is raised where the variable is not set.
+
+    Raises:
+        UserError: the variable is not set.
+
+    >>> authorization(None, "rlvr.sampler")
+    {}
+    """
+    if api_key_env is None:
+        return {}
+    key = os.environ.get(api_key_env)
+    if not key:
+        raise error(f"{section}.api_key_env", f"the environment has no {api_key_env}", f"export {api_key_env}=...")
+    return {"Authorization": f"Bearer {key}"}
 
 
 def redact(text: object) -> str:

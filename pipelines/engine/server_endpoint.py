@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pipelines.base.errors import Interrupted
 from pipelines.base.project import page
+from pipelines.base.secrets import authorization
 from pipelines.contract.rollout import Completion
 from pipelines.contract.sampling import Sampling
 from pipelines.data import marks
@@ -69,7 +69,7 @@ class Endpoint:
         self.client = httpx.Client(
             base_url=address or "http://server",
             timeout=settings.timeout_s,
-            headers=authorization(settings),
+            headers=authorization(settings.api_key_env, "sampler", Interrupted),
             limits=httpx.Limits(max_connections=None),
             transport=httpx.HTTPTransport(uds=str(self.socket), limits=httpx.Limits(max_connections=None))
             if self.socket
@@ -431,20 +431,6 @@ def _read(choice: dict[str, Any], stop: list[int]) -> Completion:
         )
     ended = bool(tokens) and tokens[-1] in stop
     return Completion(tokens, [float(x) for x in logp], Stop.END if ended else Stop.LENGTH)
-
-
-def authorization(settings: Server) -> dict[str, str]:
-    """The header with the key that the environment has.
-
-    Raises:
-        Interrupted: the variable is not set.
-    """
-    if settings.api_key_env is None:
-        return {}
-    key = os.environ.get(settings.api_key_env, "")
-    if not key:
-        raise Interrupted("sampler.api_key_env", f"the environment variable {settings.api_key_env} is not set.")
-    return {"Authorization": f"Bearer {key}"}
 
 
 def attempts(patience: tuple[float, ...]) -> Iterator[int]:

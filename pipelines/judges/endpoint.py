@@ -11,6 +11,7 @@ from typing import Any
 from pipelines.base.cache import Cache
 from pipelines.base.errors import UserError
 from pipelines.base.project import make_home
+from pipelines.base.secrets import authorization
 from pipelines.data import marks
 from pipelines.data.images import as_content
 from pipelines.data.records import Message
@@ -116,16 +117,3 @@ def address(url: str | None, field: str, who: str = "the judge") -> str:
             f"{URL_VARIABLE}.",
         )
     return text.rstrip("/")
-
-
-def authorization(api_key_env: str | None, field: str) -> dict[str, str]:
-    """The header with the key; {} where none is asked for.
-
-    Raises:
-        UserError: the variable is not set.
-    """
-    if api_key_env is None:
-        return {}
-    if not os.environ.get(api_key_env):
-        raise UserError(f"{field}.api_key_env", f"the environment has no {api_key_env}", f"export {api_key_env}=...")
-    return {"Authorization": f"Bearer {os.environ[api_key_env]}"}

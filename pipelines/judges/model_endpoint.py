@@ -11,6 +11,7 @@ from typing import Any
 from pipelines import tools
 from pipelines.base.cache import Cache
 from pipelines.base.errors import UserError
+from pipelines.base.secrets import authorization
 from pipelines.contract.model_endpoint import ModelEndpoint, TokenPrices
 from pipelines.contract.sampling import Sampling
 from pipelines.data.control import THINK_END, THINK_START, after_thinking, thought_first
@@ -18,7 +19,7 @@ from pipelines.data.fallbacks import tool_in_user
 from pipelines.data.images import as_content
 from pipelines.data.records import Message
 from pipelines.judges.client import Answer, Body, ChatClient
-from pipelines.judges.endpoint import address, authorization, cache_file
+from pipelines.judges.endpoint import address, cache_file
 
 PATIENCE = (1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 60.0, 60.0, 60.0, 60.0)
 """Seconds between attempts at one request: five minutes in all, since a run that stops here has to be started again by somebody."""

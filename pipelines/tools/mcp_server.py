@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import os
 import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
 from pipelines.base.distribution import install_hint
 from pipelines.base.errors import RecipeError
+from pipelines.base.secrets import authorization
 from pipelines.tools import Tool, ToolError, ToolTimeout, ToolUnavailable
 
 
@@ -64,13 +64,7 @@ def tools(
 def _headers(url: str | None, api_key_env: str | None) -> dict[str, str]:
     if not str(url).startswith(("http://", "https://")):
         raise RecipeError("tools", f"`url` of mcp_server: {url!r} is not an address", "Write http://HOST:PORT/mcp.")
-    if api_key_env is None:
-        return {}
-    if not os.environ.get(api_key_env):
-        raise RecipeError(
-            "tools", f"`api_key_env` of mcp_server: {api_key_env} is not set", f"export {api_key_env}=..."
-        )
-    return {"Authorization": f"Bearer {os.environ[api_key_env]}"}
+    return authorization(api_key_env, "tools", RecipeError)
 
 
 class _Server:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from evaluation import benchmark_size
 from pipelines.base.errors import Problem, UserError
+from pipelines.base.secrets import authorization
 from pipelines.contract.model_endpoint import ModelEndpoint
 from pipelines.data import dataset
 from pipelines.judges import endpoint
@@ -41,7 +42,7 @@ def problems(node: Node) -> Iterator[Problem]:
     for field, asked in of_node(node).items():
         try:
             address = endpoint.address(asked.url, field, "the model")
-            headers = endpoint.authorization(asked.api_key_env, field)
+            headers = authorization(asked.api_key_env, field)
         except UserError as error:
             yield from error.problems
             continue

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from pipelines.base.errors import Problem, UserError
+from pipelines.base.secrets import authorization
 from pipelines.recipe.settings import Rlvr
 from pipelines.recipe.slots import terms_of
 from pipelines.recipe.stage_checks import feeding
@@ -62,7 +63,7 @@ def _judge(where: str, spec: dict[str, Any]) -> Iterator[Problem]:
 
     try:
         address = endpoint.address(spec.get("url"), where)
-        headers = endpoint.authorization(spec.get("api_key_env"), where)
+        headers = authorization(spec.get("api_key_env"), where)
     except UserError as error:
         yield from error.problems
         return

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from pipelines.base.errors import Problem
+from pipelines.base.errors import Problem, UserError
 from pipelines.base.project import page
+from pipelines.base.secrets import authorization
 from pipelines.recipe.server import Serve, Server
 from tasks import machine
 from tasks.preflight import http_probe
@@ -37,17 +37,15 @@ def problems(field: str, sampler: Server, processes: int = 1) -> Iterator[Proble
             f"there is no folder {sampler.weights}",
             "Name the one that the server was started on.",
         )
-    key = os.environ.get(sampler.api_key_env) if sampler.api_key_env else None
-    if sampler.api_key_env and not key:
-        yield Problem(
-            f"{field}.api_key_env",
-            f"the environment has no {sampler.api_key_env}",
-            f"export {sampler.api_key_env}=...",
-        )
+    try:
+        headers = authorization(sampler.api_key_env, field)
+    except UserError as error:
+        yield from error.problems
+        headers = {}
     for number, address in enumerate(sampler.urls):
-        yield from _health(f"{field}.urls.{number}", address, key)
+        yield from _health(f"{field}.urls.{number}", address, headers)
     if sampler.url is not None:
-        yield from _health(f"{field}.url", sampler.url, key)
+        yield from _health(f"{field}.url", sampler.url, headers)
 
 
 def _cards(field: str, serve: Serve, processes: int, cards: int) -> Iterator[Problem]:
@@ -70,11 +68,11 @@ def _cards(field: str, serve: Serve, processes: int, cards: int) -> Iterator[Pro
         )
 
 
-def _health(field: str, address: str, key: str | None) -> Iterator[Problem]:
+def _health(field: str, address: str, headers: dict[str, str]) -> Iterator[Problem]:
     return http_probe.problems(
         field,
         address.rstrip("/") + "/health",
-        {"Authorization": f"Bearer {key}"} if key else {},
+        headers,
         fix=f"Start it on the weights folder ({page('servers')} says how), or leave the sampler section out.",
         refused=(field, "Set api_key_env."),
         shown=address,

@@ -6,7 +6,7 @@ import pytest
 import toys
 
 from pipelines.base.errors import RecipeError
-from pipelines.base.secrets import redact
+from pipelines.base.secrets import authorization, redact
 from pipelines.recipe.read import read_recipe
 
 URLS = [
@@ -44,3 +44,13 @@ def test_plain_texts_stay():
         "a@b.c wrote",
     ):
         assert redact(text) == text
+
+
+def test_a_key_of_the_environment_is_a_bearer_token(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "abc")
+    assert authorization("MY_KEY", "rlvr.sampler") == {"Authorization": "Bearer abc"}
+    monkeypatch.setenv("MY_KEY", "")
+    with pytest.raises(
+        RecipeError, match=r"rlvr\.sampler\.api_key_env: the environment has no MY_KEY\. export MY_KEY="
+    ):
+        authorization("MY_KEY", "rlvr.sampler", RecipeError)

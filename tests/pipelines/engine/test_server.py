@@ -335,7 +335,7 @@ def test_settings_that_contradict_themselves_are_refused(tmp_path, settings, wor
 
 def test_the_key_comes_from_the_environment(monkeypatch):
     settings = Server(url="http://h:1", weights="/w", api_key_env="SAMPLER_KEY")
-    with pytest.raises(Interrupted, match="SAMPLER_KEY is not set"):
+    with pytest.raises(Interrupted, match=r"sampler\.api_key_env: the environment has no SAMPLER_KEY"):
         ServerSampler(settings, stop=[2], context=8)
     monkeypatch.setenv("SAMPLER_KEY", "abc-def")
     sampler = ServerSampler(settings, stop=[2], context=8)

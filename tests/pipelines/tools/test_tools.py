@@ -233,7 +233,7 @@ def test_an_mcp_server(tmp_path, monkeypatch):
         ({"command": ["x"], "url": "http://127.0.0.1:1/mcp"}, "needs `command` or `url`"),
         ({"url": "http://127.0.0.1:1/mcp", "environment": {"A": "b"}}, "`environment` of mcp_server is for a program"),
         ({"url": "127.0.0.1:1"}, "is not an address"),
-        ({"url": "http://127.0.0.1:1/mcp", "api_key_env": "NOT_SET"}, "NOT_SET is not set"),
+        ({"url": "http://127.0.0.1:1/mcp", "api_key_env": "NOT_SET"}, "environment has no NOT_SET"),
         ({"command": ["x"], "api_key_env": "NOT_SET"}, "`api_key_env` of mcp_server is for an address"),
     ],
 )
