@@ -36,8 +36,9 @@ REQUIRED = {
     "roboclip": {"encoder": "tiny random encoder", "demonstration": "up"},
     "contrasting_goals": {"encoder": "tiny random encoder", "wanted": "at the goal", "unwanted": "in a hole"},
     "hire": {"terms": [{"kind": "novelty", "scope": "global"}, "elliptical"]}, "airs": {"terms": [{"kind": "novelty", "scope": "global"}]},
+    **{name: {"updates": 2} for name in ("icm", "e3b", "ngu", "ride")},
 }  # fmt: skip
-"""Settings of the methods that have no default."""
+"""Settings of the methods that have no default, or whose default only costs time where laws are tried."""
 
 
 def spec(slot, name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any, Literal, get_args, get_origin
 
 import torch
@@ -10,8 +11,8 @@ from torch import Tensor
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.card import Bound
-from pipelines.contract.catalogue import bind, load, settings_model
-from pipelines.contract.columns import Phase
+from pipelines.contract.catalogue import bind, load, load_plugins, settings_model
+from pipelines.contract.columns import COLUMNS, Column, Phase
 from pipelines.laws import example_columns
 
 WIDTHS = ("row", "group", "batch")
@@ -38,26 +39,30 @@ def needed(bound: Bound) -> str:
 
 def steps() -> Iterator[dict[str, Any]]:
     """Random steps; in every other one a group has no difference in reward, a row has no score, and others are demonstrations."""
-    for seed in range(SEEDS):
-        columns = example_columns.random_step(**SIZES, seed=seed)
-        mask, group, turn = columns["mask"], columns["group"], columns["turn"]
-        equal = torch.where(group == seed % 3, 1.0, columns["reward"])
-        scored = torch.arange(len(group)) != 4
-        demonstrated = (torch.arange(len(group)) % 4 == seed)[:, None] & mask
-        for reward, known, forced in (
-            (columns["reward"], torch.ones_like(scored), torch.zeros_like(mask)),
-            (equal, scored, demonstrated & scored[:, None]),
-        ):
-            step: dict[str, Any] = {}
-            for phase in (Phase.LOSS, Phase.ADVANTAGE):
-                step |= example_columns.columns(mask, group, reward, turn, seed=seed, phase=phase)
-            yield step | {
-                "scored": known, "in_loss": known, "mask": mask & known[:, None], "teacher_forced": forced,
-            }  # fmt: skip
+    load_plugins()
+    for number in range(2 * SEEDS):
+        yield example_columns.copied(_step(number, tuple(COLUMNS.items())))
+
+
+@lru_cache(maxsize=2 * SEEDS)
+def _step(number: int, _table: tuple[tuple[str, Column], ...]) -> dict[str, Any]:
+    seed = number // 2
+    columns = example_columns.random_step(**SIZES, seed=seed)
+    mask, group, reward = columns["mask"], columns["group"], columns["reward"]
+    known, forced = torch.ones(len(group), dtype=torch.bool), torch.zeros_like(mask)
+    if number % 2:
+        reward = torch.where(group == seed % 3, 1.0, reward)
+        known = torch.arange(len(group)) != 4
+        forced = (torch.arange(len(group)) % 4 == seed)[:, None] & mask & known[:, None]
+    step: dict[str, Any] = {}
+    for phase in (Phase.LOSS, Phase.ADVANTAGE):
+        step |= example_columns.columns(mask, group, reward, columns["turn"], seed=seed, phase=phase)
+    return step | {"scored": known, "in_loss": known, "mask": mask & known[:, None], "teacher_forced": forced}
 
 
 def _adds_up(bound: Bound, columns: dict[str, Any], parts: Tensor) -> bool:
     """Whether each part of the rows, alone, gets what it gets in the whole; `parts` numbers them, int64 [B]."""
+    columns = {name: columns.get(name) for name in {*bound.needs, *bound.takes}}
     of_step = _results(bound(columns))
     for part in parts.unique():
         own = parts == part

@@ -6,7 +6,8 @@ The laws of methods and benchmarks are tried on them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -88,6 +89,19 @@ def random_step(
         width: T.
         groups: number of groups, whose rows take turns.
     """
+    load_plugins()
+    return copied(_random_step(rows, width, groups, seed, phase, tuple(COLUMNS.items())))
+
+
+def copied(step: Mapping[str, Any]) -> dict[str, Any]:
+    """The columns as tensors of their own, which a caller may change."""
+    return {name: value.clone() if isinstance(value, Tensor) else value for name, value in step.items()}
+
+
+@lru_cache(maxsize=32)  # each law draws the same few steps for every method
+def _random_step(
+    rows: int, width: int, groups: int, seed: int, phase: Phase, _table: tuple[tuple[str, Column], ...]
+) -> dict[str, Any]:
     draw = torch.Generator().manual_seed(seed)
     length = torch.randint(2, width, (rows,), generator=draw)
     place = torch.arange(width)
