@@ -168,30 +168,46 @@ def run(states: list[State], where: Path, budget_minutes: float | None, as_json:
         raise UserError("claims run", "none of these claims has an experiment", "See whetstone claims.")
     where.mkdir(parents=True, exist_ok=True)
     waiting = sorted(((_sweep(each), each) for each in ready if each.missing), key=lambda pair: pair[0].work())
+    due = [
+        (place, each, count)
+        for place, (_, each) in enumerate(waiting, 1)
+        for count in range(each.done + 1, each.seeds + 1)
+    ]
     began = time.monotonic()
     failed: dict[str, str] = {}
     stored: list[str] = []
-    with contextlib.ExitStack() as server:
-        for place, (_, each) in enumerate(waiting, 1):
-            for count in range(each.done + 1, each.seeds + 1):
-                if budget_minutes is not None and time.monotonic() - began >= 60 * budget_minutes:
-                    _say(f"the budget of {budget_minutes:g} minutes is spent; the same command continues")
-                    return _end(stored, failed, as_json)
-                _say(f"claim {place}/{len(waiting)} {each.claim.system}: seed {count} of {each.seeds}")
-                if not stored and not failed:  # the first
-                    server.enter_context(_server())
-                try:
-                    body = _run_seeds(each, count)
-                    error = "; ".join(f"{name}: {told}" for name, told in body["failed"].items())
-                except UserError as problem:
-                    error = str(problem)
-                if error:
-                    failed[each.claim.system] = error
-                    _say(f"failed: {each.claim.system}: {error}")
-                    break
-                _store(each, body, where)
+
+    def is_spent() -> bool:
+        return budget_minutes is not None and time.monotonic() - began >= 60 * budget_minutes
+
+    with contextlib.nullcontext() if is_spent() or not due else _server():
+        for place, each, count in due:
+            if each.claim.system in failed:
+                continue
+            if is_spent():
+                _say(f"the budget of {budget_minutes:g} minutes is spent; the same command continues")
+                break
+            _say(f"claim {place}/{len(waiting)} {each.claim.system}: seed {count} of {each.seeds}")
+            if error := _run_and_store(each, count, where):
+                failed[each.claim.system] = error
+                _say(f"failed: {each.claim.system}: {error}")
+            else:
                 stored.append(each.claim.system)
     return _end(stored, failed, as_json)
+
+
+def _run_and_store(each: State, count: int, where: Path) -> str:
+    """Run a claim's first `count` seeds and store them; what went wrong, "" where nothing did."""
+    from pipelines.base.errors import UserError
+
+    try:
+        body = _run_seeds(each, count)
+    except UserError as problem:
+        return str(problem)
+    if body["failed"]:
+        return "; ".join(f"{name}: {told}" for name, told in body["failed"].items())
+    _store(each, body, where)
+    return ""
 
 
 def _end(stored: list[str], failed: dict[str, str], as_json: bool) -> int:
