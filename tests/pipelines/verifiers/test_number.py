@@ -247,8 +247,8 @@ def test_a_number_that_is_denied(text):
 def test_linear(unit, form):
     """Twenty-seven commas between two numbers once took two minutes."""
     began = time.process_time()
-    verify_here("number", form.format(unit * (50_000 // len(unit))), "4", {})
-    assert time.process_time() - began < 5
+    verify_here("number", form.format(unit * (20_000 // len(unit))), "4", {})
+    assert time.process_time() - began < 3
 
 
 FORMS = ["{}", "#### {}", "\\boxed{{{}}}", "<answer>{}</answer>", "so it is {}."]
