@@ -12,11 +12,12 @@ import numpy as np
 from evaluation import harness, statistics
 from evaluation.played import problems
 from pipelines import environments
-from pipelines.contract.episode import Episode, play
+from pipelines.contract.episode import play
+from pipelines.contract.played import Episode
 from pipelines.contract.rollout import RolloutContext, RolloutRequest
 from pipelines.contract.sampling import Sampling
 from pipelines.contract.streams import Streams
-from pipelines.contract.turn_budget import TurnBudget
+from pipelines.contract.turn_budget import SUMMARIES, Compact, TurnBudget
 from pipelines.data import chat
 from pipelines.data.records import Message, Problem, Stop, Trajectory
 from pipelines.recipe.settings import Evaluate, PlayedTask, Task
@@ -79,7 +80,10 @@ def evaluate(
         begun = lm.tokenizer.encode(task.prefill, add_special_tokens=False)
         prompts = [[*prompt, *begun] for prompt in prompts]
     samples = task.samples or SAMPLES
-    requests = [RolloutRequest(p, t, i, samples) for i, (p, t) in enumerate(zip(task_problems, prompts, strict=True))]
+    requests = [
+        RolloutRequest(p, t, i, samples, system_prompt=system)
+        for i, (p, t) in enumerate(zip(task_problems, prompts, strict=True))
+    ]
     at_once = max(1, settings.batch_size // samples)
     parts = [Part(episodes, requests[i : i + at_once], len(requests)) for i in range(0, len(requests), at_once)]
     rows = [row for part in lm.ranks.divide(lm, play_parts, parts) for row in part]
@@ -92,8 +96,11 @@ def evaluate(
         tokens,
         confidence=settings.confidence,
     )
-    turns = [sum(len(r.turn_reward or []) for r in group) / len(group) for group in groups]
+    turns = [sum(map(_turns, group)) / len(group) for group in groups]
     metrics["mean_turns"] = statistics.count_cell(turns, confidence=settings.confidence)
+    if episodes.compact is not None:
+        summaries = [sum(r.components[SUMMARIES] for r in group) / len(group) for group in groups]
+        metrics["mean_summaries"] = statistics.count_cell(summaries, confidence=settings.confidence)
     metrics |= _costs(groups, tokens, scores, settings)
     if any(row.player is not None for row in rows):
         paid = [sum(r.score or 0.0 for r in group) / len(group) for group in groups]
@@ -114,7 +121,7 @@ def _costs(
     """
     spent = {
         "tokens_per_solved": [sum(own) for own in tokens],
-        "turns_per_solved": [float(sum(len(r.turn_reward or []) for r in group)) for group in groups],
+        "turns_per_solved": [float(sum(map(_turns, group))) for group in groups],
     }
     solved = [sum(own) for own in scores]
     cells = {name: statistics.cost_cell(costs, solved, confidence=settings.confidence) for name, costs in spent.items()}
@@ -141,7 +148,13 @@ def _chances(lm: Any, system: str | None, decisions: list[tuple[list[Message], l
 
 
 def _budget(episodes: PlayedTask) -> TurnBudget:
-    return TurnBudget(episodes.max_turns, episodes.extension, episodes.extensions, episodes.remind)
+    compact = None if episodes.compact is None else Compact.model_validate(episodes.compact)
+    return TurnBudget(episodes.max_turns, episodes.extension, episodes.extensions, episodes.remind, compact=compact)
+
+
+def _turns(row: Trajectory) -> int:
+    """Those that its environment had: without summaries."""
+    return len(row.turn_reward or []) - int(row.components.get(SUMMARIES, 0))
 
 
 def _log(problem: Problem, group: list[Trajectory], scores: list[float]) -> dict[str, Any]:
@@ -150,5 +163,5 @@ def _log(problem: Problem, group: list[Trajectory], scores: list[float]) -> dict
         "doc": {"prompt": problem.prompt, "info": problem.info},
         "resps": [r.text for r in group],
         "scores": scores,
-        "turns": [len(r.turn_reward or []) for r in group],
+        "turns": [_turns(r) for r in group],
     }

@@ -20,7 +20,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from pipelines.contract.episode import Episode, give_up, hear, in_order, message_of, seated, speak, waiting
+from pipelines.contract.episode import drawn, give_up, hear, in_order, message_of, seated, speak, waiting
+from pipelines.contract.played import Episode
 from pipelines.data.records import Role
 from pipelines.environments import _stepping
 
@@ -183,7 +184,7 @@ class _Play:
         """The next turn of each episode."""
         episodes = [episode for _, episode in batch]
         streams = [game.place(episode) for game, episode in batch]
-        return self.context.extend([e.context for e in episodes], [e.request.group for e in episodes], streams=streams)
+        return drawn(episodes, self.context, streams)
 
     def _turn_of(self, game: _Game, episode: Episode) -> Callable[[], Completion]:
         """What draws an episode's next turn, in any thread."""

@@ -24,7 +24,7 @@ LOSSES = ("objective", "divergence")
 """Slots of the loss whose part may be another one for a source."""
 COUPLING: tuple[Literal["batch", "group", "row"], ...] = ("batch", "group", "row")
 """What may change a row's result, the most first."""
-OF_ONE_TURN = ("turn", "turn_reward", "turn_state", "turn_belief", "turn_valid", "player")
+OF_ONE_TURN = ("turn", "turn_reward", "turn_state", "turn_belief", "turn_valid", "player", "episode")
 """Columns that a single answer has beside episodes: it is an episode of one turn, which is paid what the whole answer earns."""
 Route = tuple[int, int]
 """A rollout's place in the list, and the tokens that it may draw; 0 for `sampling.max_tokens`."""

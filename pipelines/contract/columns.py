@@ -158,6 +158,8 @@ COLUMNS: dict[str, Column] = {
     "player": Column("B", "int64", Phase.FILTER, "a rollout with turns",
                      "The seat that the policy took in a game, from 0; 0 where there are no players.",
                      row=lambda t: t.player or 0, part=True, hint=TURNS),
+    "episode": Column("B", "int64", Phase.FILTER, "a rollout with turns", "Rows of a group with equal values from 0 on are of one episode.",
+                      row=lambda t: t.extras.get("episode", -1), part=True, hint=TURNS, span=(-1, 0)),
     "reward_terms": Column("B C", "float32", Phase.FILTER, "a reward that is a sum of named terms",
                            "What each of its terms adds to the row's reward, weights and gates included.", field="terms", part=True,
                            hint="Give the reward as a list of terms: reward: [verifier, ...]."),

@@ -3,158 +3,22 @@
 from __future__ import annotations
 
 import bisect
-import copy
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any, cast
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
 
 from pipelines import environments
 from pipelines.base.errors import RecipeError
-from pipelines.contract.turn_budget import TurnBudget
+from pipelines.contract.played import Episode, conversations, restart
+from pipelines.contract.turn_budget import SUMMARIES, TurnBudget
 from pipelines.data import chat
-from pipelines.data.records import UNSCORED, Message, Role, Stop, Trajectory
-from pipelines.environments._beliefs import COMPONENT as BELIEF
+from pipelines.data.records import Role, Stop, Trajectory
 from pipelines.environments._stepping import step_all
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest
     from pipelines.environments._forms import Asking, Game
-
-
-@dataclass
-class Episode:
-    """An unfinished trajectory and its environment."""
-
-    request: RolloutRequest
-    world: environments.Environment
-    name: str
-    tokens: list[int]
-    role: list[int]
-    logp: list[float]
-    entropy: list[float]
-    turn: list[int]
-    node: list[int]
-    states: list[int] = field(default_factory=list)
-    rewards: list[float] = field(default_factory=list)
-    texts: list[str] = field(default_factory=list)
-    components: list[dict[str, float]] = field(default_factory=list)
-    """Named parts of each turn's reward."""
-    calls: list[list[dict[str, Any]]] = field(default_factory=list)
-    """Tool calls of each turn."""
-    worlds: list[str] = field(default_factory=list)
-    """Key of the environment's state that each turn began in, whatever the turn is compared by."""
-    replies: list[Message] = field(default_factory=list)
-    """What the policy was told after each turn but the last."""
-    observations: list[str] = field(default_factory=list)
-    """What the environment showed after each turn, the last one too."""
-    cuts: list[bool] = field(default_factory=list)
-    """Whether each turn was cut at the token limit."""
-    valid: list[float] = field(default_factory=list)
-    """Whether the environment could execute the action of each turn that it answered, 1 or 0."""
-    success: bool = False
-    extensions: int = 0
-    """Of its turn budget, taken so far."""
-    status: str = ""
-    """Why it ended, where the environment or its failure says so."""
-    stop: Stop | None = None
-    player: int | None = None
-    """The policy's seat in a game."""
-    opponent: str | None = None
-    """Who has the game's other seats, where they are not the policy's."""
-    opening: list[Message] | None = None
-    """What that seat was asked first, where the policy has several or is drawn one."""
-    restarts: list[tuple[int, int, list[Message]]] = field(default_factory=list)
-    """Of each new conversation the place of its first token, its first turn, and its messages."""
-    others: list[Episode] = field(default_factory=list, repr=False, compare=False)
-    """Of the policy's other seats in the same game, which has the same environment."""
-
-    def add(self, tokens: Sequence[int], role: Role, turn: int = -1, node: int = -1) -> None:
-        """Tokens that the policy did not choose."""
-        self.tokens += tokens
-        self.role += [int(role)] * len(tokens)
-        self.logp += [0.0] * len(tokens)
-        self.entropy += [0.0] * len(tokens)
-        self.turn += [turn] * len(tokens)
-        self.node += [node] * len(tokens)
-
-    def speak(self, completion: Completion, node: int) -> None:
-        """The policy's tokens of a new turn."""
-        count = len(completion.tokens)
-        self.add(completion.tokens, Role.POLICY, len(self.states), node)
-        self.logp[len(self.logp) - count :] = completion.logp
-        if completion.entropy is not None:
-            self.entropy[len(self.entropy) - count :] = completion.entropy
-
-    @property
-    def context(self) -> list[int]:
-        """The tokens that the policy reads: those of the present conversation."""
-        return self.tokens[self.restarts[-1][0] :] if self.restarts else self.tokens
-
-    def fork(self) -> Episode:
-        """An independent copy of the episode so far."""
-        branch = copy.copy(self)
-        for each in fields(self):
-            value = getattr(self, each.name)
-            if isinstance(value, list):
-                setattr(branch, each.name, list(value))
-        branch.world = environments.make(self.name)
-        branch.world.load_state_dict(self.world.state_dict())
-        return branch
-
-    def trajectory(self, context: RolloutContext, max_turns: int, with_nodes: bool = False) -> Trajectory:
-        """The finished record."""
-        scored = bool(self.states) and self.stop != Stop.ERROR and self.status != "verifier_failed"
-        verdict = self.status if self.status in SCORED else "correct" if self.success else "incorrect"
-        return Trajectory(
-            uid=self.request.problem.uid,
-            group=self.request.group,
-            tokens=self.tokens,
-            role=self.role,
-            logp_old=self.logp,
-            entropy_old=self.entropy if context.entropy else None,
-            max_tokens=context.sampling.max_tokens * max_turns,
-            stop=(self.stop or Stop.TURNS) if self.states else Stop.ERROR,
-            version=context.version,
-            turn=self.turn,
-            turn_state=self.states,
-            turn_reward=self.rewards,
-            turn_components=self.components if any(self.components) else None,
-            turn_belief=[parts.get(BELIEF, 0.0) for parts in self.components],
-            turn_valid=self.valid,
-            turn_observation=self.observations,
-            turn_calls=self.calls if any(self.calls) else None,
-            node=self.node if with_nodes else None,
-            score=float(sum(self.rewards)) if scored else None,
-            correct=self.success if scored else None,
-            status=verdict if scored else self.status or UNSCORED,
-            components=self._parts(),
-            text=" | ".join(self.texts),
-            player=self.player,
-            opponent=self.opponent,
-            prompt=self.opening,
-        )
-
-    def _parts(self) -> dict[str, float]:
-        """The reward and what it is made of, with the counts that an environment with tools has."""
-        parts = {"verifier": float(sum(self.rewards)), "invalid_turns": float(self.valid.count(0.0))}
-        if any(self.components):
-            parts["calls"] = float(sum(map(len, self.calls)))
-        for turn in self.components:
-            for name, value in turn.items():
-                parts[f"turn.{name}"] = parts.get(f"turn.{name}", 0.0) + value
-        if self.extensions:
-            parts["extensions"] = float(self.extensions)
-        return parts
-
-
-PER_TOKEN = ("tokens", "role", "logp", "entropy", "turn", "node")
-PER_TURN = (
-    "states", "rewards", "texts", "components", "calls", "worlds", "replies", "observations", "cuts", "valid",
-)  # fmt: skip
-"""Fields of an episode that are lists."""
-SCORED = ("correct", "incorrect", "unparsable", "timed_out")
-"""Statuses of a verifier's verdict that has a score."""
 
 
 def play(
@@ -173,9 +37,20 @@ def play(
             in which they lie one behind the other.
     """
     episodes = (scheduler or play_out)(requests, context, budget, restarts=True)
-    if split:
-        episodes = [part for episode in episodes for part in conversations(episode)]
-    return [episode.trajectory(context, budget.most_turns) for episode in episodes]
+    rows, begun = [], Counter[int]()
+    for episode in episodes:
+        parts = conversations(episode) if split else [episode]
+        own = [part.trajectory(context, budget.most_turns) for part in parts]
+        if len(parts) > 1:
+            for row in own:
+                row.extras["episode"] = begun[episode.request.group]
+        if budget.compact is not None:
+            own[-1].components[SUMMARIES] = float(len(episode.summaries))
+            for row in own:
+                row.max_tokens += budget.compact.max_tokens
+        begun[episode.request.group] += 1
+        rows += own
+    return rows
 
 
 def play_out(
@@ -201,7 +76,7 @@ def in_order(games: Sequence[Sequence[Sequence[Episode]]]) -> list[Episode]:
 
 def waiting(episodes: Sequence[Episode], budget: TurnBudget) -> list[Episode]:
     """Those that go on, and whose message their environment waits for."""
-    return [e for e in episodes if e.stop is None and len(e.states) < budget.most_turns and _moves_next(e)]
+    return [e for e in episodes if e.stop is None and e.played < budget.most_turns and _moves_next(e)]
 
 
 def start(request: RolloutRequest, context: RolloutContext) -> Episode:
@@ -267,8 +142,19 @@ def advance(
     episodes: list[Episode], context: RolloutContext, budget: TurnBudget | None = None, *, restarts: bool = False
 ) -> None:
     """One turn of every episode."""
-    completions = context.extend([e.context for e in episodes], [e.request.group for e in episodes])
+    completions = drawn(episodes, context)
     take_turns(episodes, completions, context, budget=budget, restarts=restarts)
+
+
+def drawn(
+    episodes: Sequence[Episode], context: RolloutContext, streams: Sequence[tuple[int, int]] | None = None
+) -> list[Completion]:
+    """The next turn of each episode; `streams` as in `RolloutContext.extend`."""
+    if any(episode.summarises for episode in episodes):
+        from pipelines.contract.compaction import drawn_with_summaries  # few runs need its code
+
+        return drawn_with_summaries(episodes, context, streams)
+    return context.extend([e.context for e in episodes], [e.request.group for e in episodes], streams=streams)
 
 
 def take_turns(
@@ -296,7 +182,10 @@ def take_turns(
 
 
 def speak(episode: Episode, completion: Completion, context: RolloutContext, node: int = -1) -> bool:
-    """Put the policy's tokens of a turn into its episode; whether there are any: else its context is full, and it ends."""
+    """Put the policy's tokens of a turn into its episode; whether the environment is to answer them.
+
+    Without tokens its context is full, and it ends; a summary is answered by a new conversation that begins with it.
+    """
     if not completion.tokens:
         _end(episode, Stop.LENGTH)
         return False
@@ -307,6 +196,11 @@ def speak(episode: Episode, completion: Completion, context: RolloutContext, nod
     episode.states.append(environments.key_number(episode.worlds[-1]))
     episode.texts.append(context.decode(completion.tokens))
     episode.cuts.append(completion.stop != Stop.END)
+    if episode.summarises is not None:
+        from pipelines.contract.compaction import begin_anew
+
+        begin_anew(episode, context)
+        return False
     return True
 
 
@@ -391,7 +285,7 @@ def _receive(
     most_turns = budget.most_turns if budget is not None else 0
     budget = budget.of(episode.request.problem.info) if budget is not None else None
     reward, components = step.reward, step.components
-    if budget is not None and len(episode.states) > budget.limit(episode.extensions):
+    if budget is not None and episode.played > budget.limit(episode.extensions):
         episode.extensions += 1
         if budget.extension_cost:
             reward -= budget.extension_cost
@@ -420,7 +314,7 @@ def _receive(
         _end(episode, Stop.LENGTH)
         return
     if budget is not None and (
-        len(episode.states) >= budget.most_turns < most_turns or (budget.end_invalid and step.info.get("invalid"))
+        episode.played >= budget.most_turns < most_turns or (budget.end_invalid and step.info.get("invalid"))
     ):
         _end(episode, Stop.TURNS)
         return
@@ -432,48 +326,21 @@ def _receive(
         observation = cast("Game", episode.world).observation(episode.player or 0)
         step = replace(step, observation=environments.read_from(episode.name, observation))
     observation = step.observation
-    reminder = budget.reminder(len(episode.states), episode.extensions) if budget is not None else ""
+    reminder = budget.reminder(episode.played, episode.extensions) if budget is not None else ""
     *shown, last = step.messages or [{"role": step.role, "content": observation}]
     if reminder:
         last = {**last, "content": f"{last['content']}\n{reminder}" if last["content"] else reminder}
         observation = f"{observation}\n{reminder}" if observation else reminder
     episode.replies.append({"role": step.role, "content": observation})
     if step.restart:
-        _restart(episode, [*shown, last], context)
+        restart(episode, [*shown, last], context)
         return
-    episode.add(context.follow([*shown, last], with_end=episode.cuts[-1]), Role.ENVIRONMENT)
+    shown = [*shown, last]
+    if budget is not None and budget.compact is not None and episode.played < budget.most_turns:
+        from pipelines.contract.compaction import with_request
 
-
-def _restart(episode: Episode, messages: list[Message], context: RolloutContext) -> None:
-    """Begin a new conversation."""
-    [prompt] = context.render([messages], [episode.request.problem.tools])
-    episode.restarts.append((len(episode.tokens), len(episode.states), messages))
-    episode.add(prompt, Role.PROMPT)
-
-
-def conversations(episode: Episode) -> list[Episode]:
-    """An episode as one for each of its conversations in which the policy had a turn.
-
-    Each is paid the whole episode's reward: what it lacks of that is paid with its last turn, as to a player who had none at the end.
-    """
-    if not episode.restarts:
-        return [episode]
-    firsts = [(0, 0, episode.opening), *episode.restarts, (len(episode.tokens), len(episode.states), None)]
-    parts = []
-    for (start, turn, opening), (end, next_turn, _) in pairwise(firsts):
-        if turn == next_turn:
-            continue
-        part = copy.copy(episode)
-        for name in PER_TOKEN:
-            setattr(part, name, getattr(episode, name)[start:end])
-        for name in PER_TURN:
-            setattr(part, name, getattr(episode, name)[turn:next_turn])
-        part.turn = [number - turn if number >= 0 else number for number in part.turn]
-        part.opening, part.restarts = opening, []
-        part.extensions = episode.extensions if next_turn == len(episode.states) else 0
-        part.rewards[-1] += sum(episode.rewards) - sum(part.rewards)
-        parts.append(part)
-    return parts
+        shown = with_request(budget.compact, episode, shown, context)
+    episode.add(context.follow(shown, with_end=episode.cuts[-1]), Role.ENVIRONMENT)
 
 
 def ask(episode: Episode, context: RolloutContext) -> None:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, cast
 from pipelines import environments
 from pipelines.contract import opponents
 from pipelines.contract.episode import (
-    Episode,
     ask,
     hear,
     in_order,
@@ -24,6 +23,7 @@ from pipelines.contract.episode import (
     take_turns,
     waiting,
 )
+from pipelines.contract.played import Episode
 from pipelines.contract.streams import seed_of, stream_id
 from pipelines.data import chat
 from pipelines.data.records import Message, Role, Stop

@@ -207,9 +207,10 @@ class GroupOutcome:
 
     @classmethod
     def of(cls, problem: int, rows: Sequence[Trajectory]) -> GroupOutcome:
-        """Count the rows of a problem's group; unscored rows and demonstrations are no evidence about the policy."""
-        policy_rows = [row for row in rows if row.score is not None and int(Role.POLICY) in row.role]
-        return cls(problem, len(policy_rows), sum(bool(row.correct) for row in policy_rows))
+        """Count the episodes of a problem's rows; unscored rows and demonstrations are no evidence about the policy."""
+        own = [(place, row) for place, row in enumerate(rows) if row.score is not None and int(Role.POLICY) in row.role]
+        episodes = {(row.group, row.extras.get("episode", -1 - place)): bool(row.correct) for place, row in own}
+        return cls(problem, len(episodes), sum(episodes.values()))
 
 
 TryOut = Callable[[list[int], int, float], list[GroupOutcome]]

@@ -17,7 +17,8 @@ from typing import Any, Literal, cast
 
 from pipelines import environments
 from pipelines.base.errors import RecipeError
-from pipelines.contract.episode import Episode, seated, take_turns, waiting
+from pipelines.contract.episode import seated, take_turns, waiting
+from pipelines.contract.played import Episode
 from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest
 from pipelines.contract.sampling import Sampling
 from pipelines.contract.streams import Streams, seed_of

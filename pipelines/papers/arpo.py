@@ -18,8 +18,9 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerToken
-from pipelines.contract.episode import Episode, start, take_turns
+from pipelines.contract.episode import start, take_turns
 from pipelines.contract.method import Rollout
+from pipelines.contract.played import Episode
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest

@@ -23,8 +23,9 @@ from pipelines.base.errors import RecipeError
 from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerToken
-from pipelines.contract.episode import Episode, message_of, play_out, start, take_turns
+from pipelines.contract.episode import message_of, play_out, start, take_turns
 from pipelines.contract.method import Rollout
+from pipelines.contract.played import Episode
 from pipelines.contract.rollout import Completion
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data.records import Role, Stop, Trajectory, by_group

@@ -18,8 +18,9 @@ from pydantic import Field
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
-from pipelines.contract.episode import Episode, start, take_turns
+from pipelines.contract.episode import start, take_turns
 from pipelines.contract.method import Rollout
+from pipelines.contract.played import Episode
 from pipelines.rlvr.ops import standardised
 from pipelines.rlvr.ops_turns import pair_index
 

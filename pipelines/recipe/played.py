@@ -31,6 +31,8 @@ class PlayedTask(Settings):
     temperature: float = Field(1.0, ge=0, le=100)
     asynchronous: bool = False
     """An episode's turn does not wait for those of others, as in `rollout: multi_turn`; all of `batch_size` are under way at once."""
+    compact: dict[str, Any] | None = None
+    """How an episode's context is summarised, as in `rollout: multi_turn`."""
 
 
 def check_unread_fields(played: PlayedTask, task: Any) -> None:

@@ -182,7 +182,12 @@ def assign_credit(
         columns = _take_off(torch.where(columns["mask"], -columns["token_reward"], 0.0), columns)
     if update.divergence is not None and update.divergence.where == "reward":
         columns = charge(update.divergence, columns, rows)
-    columns = set_advantage(rows.call(update.advantage, columns), columns)
+    call = rows.call
+    if "episode" in update.rollout.card.makes and rows.any(bool((columns["episode"] >= 0).any())):
+        from pipelines.rlvr.episodes import Episodes  # few runs have episodes of several rows
+
+        call = Episodes(rows).call
+    columns = set_advantage(call(update.advantage, columns), columns)
     hints = columns["teacher_forced"] & (columns["mask"] & ~columns["teacher_forced"]).any(1, keepdim=True)
     columns["advantage"] = columns["advantage"] * ~hints
     for number, credit in enumerate(update.credit):

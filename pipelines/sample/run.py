@@ -14,8 +14,9 @@ from typing import Any
 from pipelines import verifiers
 from pipelines.base.errors import DataError
 from pipelines.base.files import write_atomic
-from pipelines.contract.episode import Episode, play_out
+from pipelines.contract.episode import play_out
 from pipelines.contract.model_settings import Model
+from pipelines.contract.played import Episode
 from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest, Sampler
 from pipelines.contract.streams import Streams
 from pipelines.contract.streams import stream_ids as ids_of_streams

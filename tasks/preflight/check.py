@@ -21,6 +21,7 @@ from pipelines.base.files import digest, free_bytes
 from pipelines.base.secrets import redact
 from pipelines.contract.sampling import Sampling
 from pipelines.recipe.check import check_base, check_stage
+from pipelines.recipe.compaction import rows_beyond
 from pipelines.recipe.model_path import gguf_of, is_stage_name
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.settings import Curate, Evaluate, Rlvr
@@ -434,6 +435,7 @@ def _limits(recipe: Recipe, nodes: list[Node], known: dict[str, dict[str, Any]])
         if length is not None and length > positions:
             text = f"{length} tokens do not fit the {positions} positions of {where}"
             yield Problem(f"{node.name}.max_length", text, f"Use at most {positions}{alternative}.")
+        yield from (Problem(*each) for each in rows_beyond(node, positions))
         if isinstance(getattr(node.settings, "sampling", None), Sampling) and not node.asks_endpoints:
             limits[f"{node.name}.sampling.max_tokens"] = node.settings.sampling.max_tokens
             for source, own in getattr(node.settings, "by_source", {}).items():

@@ -12,7 +12,7 @@ from pipelines.contract.episode import play
 from pipelines.contract.fields import Line
 from pipelines.contract.method import Rollout
 from pipelines.contract.opponents import FIELD, Opponent, pool_of
-from pipelines.contract.turn_budget import TurnBudget
+from pipelines.contract.turn_budget import Compact, TurnBudget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -20,27 +20,31 @@ if TYPE_CHECKING:
     from pipelines.contract.asynchronous import Asynchronous
     from pipelines.contract.card import Bound
     from pipelines.contract.league import League
-    from pipelines.contract.rollout import RolloutContext, RolloutRequest
+    from pipelines.contract.rollout import RolloutContext, RolloutRequest, SetupContext
     from pipelines.contract.scorer import Scorer
     from pipelines.data.records import Trajectory
 
 
-def _own_sampler(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
-    """What a server's batches do to its numbers is its own affair."""
+def _check(part: Bound, bound: Mapping[str, Any], node: Any) -> None:
+    """What a server's batches do to its numbers is its own affair, and a compacted context has room for turns."""
     if part.settings.get("batch_invariant") and (node.settings.sampler is not None or node.settings.engine is not None):
         raise RecipeError(
             "rlvr.rollout.batch_invariant",
             "true: a server chooses which rows it computes together, and this process cannot keep them apart",
             "Leave batch_invariant out, or the server.",
         )
+    if part.fn.budget.compact is not None:
+        from pipelines.recipe.compaction import check_trained
+
+        check_trained(part.fn.budget.compact, bound, node)
 
 
 @method(
     paper="folklore",
     title="Multi-turn rollouts in an environment",
     checked="closed form",
-    makes=("turn", "turn_reward", "turn_state", "turn_belief", "turn_valid", "player"),
-    check=_own_sampler,
+    makes=("turn", "turn_reward", "turn_state", "turn_belief", "turn_valid", "player", "episode"),
+    check=_check,
 )
 class multi_turn(Rollout):
     """Plays every problem's episodes in parallel, with at most `sampling.max_tokens` tokens a turn.
@@ -60,6 +64,11 @@ class multi_turn(Rollout):
 
     A program (environment `agent`) may begin new conversations in its episode, such as with a summary in place of the past: each in which
     the policy had a turn is a row of the group, and is paid the whole episode's reward.
+
+    `compact` bounds the context (SUPO, arXiv 2510.06727): before a turn with `at_tokens` in its conversation the policy writes a summary of
+    at most `max_tokens`, and the episode goes on in a new conversation of its prompt and that summary, a further row of the group. The
+    summary is a turn of the row that it ends, trained like any other, but none of `max_turns`. The component `summaries` is their number in
+    an episode.
 
     `max_turns` may be announced (`remind`: every observation ends with the turns that are left) and extended: at the limit an episode
     continues for `extension` more turns, at most `extensions` times, and each subtracts `extension_cost` from the reward. An episode ends
@@ -103,9 +112,11 @@ class multi_turn(Rollout):
         time_limit_s: Annotated[float, Field(gt=0)] | None = None,
         batch_invariant: bool = False,
         opponents: Annotated[list[Line | Opponent], Field(min_length=1, max_length=64)] | None = None,
+        compact: Compact | None = None,
     ) -> None:
         self.budget = TurnBudget(
             max_turns, extension, extensions, remind, max_tokens, extension_cost, tolerance, least_turns, end_invalid, invalid_cost,
+            Compact.model_validate(compact) if compact is not None else None,
         )  # fmt: skip
         self.regenerate = regenerate
         self.scheduler: Asynchronous | None = None
@@ -128,11 +139,32 @@ class multi_turn(Rollout):
                 "with asynchronous: true every episode takes its turns by itself, and opponents take theirs together",
                 "Leave asynchronous out, or opponents.",
             )
+        if opponents is not None and compact is not None:
+            raise RecipeError(
+                FIELD,
+                "the seats of a game are conversations of their own, and rollout.compact begins new ones",
+                "Leave compact out, or opponents.",
+            )
         if opponents is not None:
             from pipelines.contract.league import League
 
             self.league = League(pool_of(opponents))
             self.asks_policy = self.league.past is not None
+
+    def uses(self, hook: str) -> bool:
+        """Whether a hook of this instance does something; before the first step only prompts of compacted contexts are looked at."""
+        return super().uses(hook) and (hook != "setup" or self.budget.compact is not None)
+
+    def setup(self, context: SetupContext) -> None:
+        """See that the prompts leave a compacted context room for a summary and a turn.
+
+        Raises:
+            RecipeError: one does not.
+        """
+        if self.budget.compact is not None:
+            from pipelines.recipe.compaction import check_prompts
+
+            check_prompts(self.budget.compact, context.prompts())
 
     def connect(self, scorer: Scorer) -> None:
         """Load the opponents that are models."""
