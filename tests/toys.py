@@ -304,12 +304,12 @@ def run_stopped(build: Callable[[], Any], step: int = 2, part: str | None = "rol
     return resumed
 
 
-def job(folder: Path, begun: Path, *overrides: str) -> Path:
-    """A work folder of the RLVR stage as the task layer writes it; `begun` is what `start` made."""
+def job(folder: Path, begun: Path, *overrides: str, of: Path | None = None) -> Path:
+    """A work folder of the RLVR stage of a recipe, the toy one by default, as the task layer writes it; `begun` is what `start` made."""
     from pipelines.recipe.read import read_recipe
 
     folder.mkdir(parents=True)
-    read = read_recipe(recipe(folder), list(overrides))
+    read = read_recipe(of or recipe(folder), list(overrides))
     body = {
         "stage": "rlvr", "seed": 0, "threads": 1,
         "settings": {"rlvr": read.rlvr.model_dump(), "model": read.model.model_dump()},

@@ -46,7 +46,7 @@ def columns(
     taken = torch.arange(count) < turns[:, None]
     out: dict[str, Any] = {
         "step": 3, "total_steps": 10, "group": group, "problem": group.clone(), "task": group // 2, "mask": mask, "turn": turn,
-        "player": group % 2,
+        "player": group % 2, "episode": torch.full_like(group, -1),
         "reward": reward, "raw_reward": reward.clone(), "correct": reward.clone(), "length": mask.sum(1).float(),
         "max_tokens": torch.full((rows,), 2.0 ** mask.shape[1].bit_length()),
         "token": torch.randint(3, 9, mask.shape, generator=draw) * mask,
