@@ -9,9 +9,11 @@ import time
 import pytest
 import ranks
 import toys
+from stand_in import StandIn, until_the_test_ends
 
 from pipelines.data.records import Role
 from pipelines.rlvr import algorithm
+from pipelines.rlvr.pack import pack
 
 COMPACT = (
     "rlvr.rollout={kind: multi_turn, max_turns: 4, invalid_cost: 0.1, "
@@ -29,10 +31,10 @@ def begun(tmp_path_factory):
 @pytest.mark.slow
 def test_rows_of_an_episode_train_with_its_outcome(tmp_path, begun):
     made = toys.trainer(tmp_path, begun, begun / "toy.yaml", *MORE)
-    rows, columns = made.collect(0)
+    rows, _ = made.collect(0)
     several = [row for row in rows if "episode" in row.extras]
     assert several and len({row.score for row in rows}) > 1
-    credited = algorithm.assign_credit(made.update, columns)
+    credited = algorithm.assign_credit(made.update, pack(rows, step=0, total_steps=3))
     for group in {row.group for row in rows}:
         own = [place for place, row in enumerate(rows) if row.group == group]
         episodes = {}
@@ -50,6 +52,20 @@ def test_rows_of_an_episode_train_with_its_outcome(tmp_path, begun):
     lines = [line["values"] for line in toys.spool(tmp_path / "work") if line["kind"] == "metrics"]
     assert all(line["mismatch/max"] < 1e-4 and 0 < line["reward_component/summaries"] <= 3 for line in lines)
     assert not toys.unlisted_metrics(made.settings, lines[0])
+
+
+@pytest.fixture
+def server(tmp_path, monkeypatch):
+    yield from until_the_test_ends(StandIn(tmp_path / "served"), monkeypatch)
+
+
+@pytest.mark.slow
+def test_a_decoding_server_draws_summaries_too(tmp_path, begun, server):
+    where = f"rlvr.sampler={{urls: ['{server.url}'], weights: {server.weights}}}"
+    alone = "rlvr.rollout.asynchronous=true"
+    toys.trainer(tmp_path, begun, begun / "toy.yaml", *MORE, where, alone, "rlvr.steps=1").run()
+    [line] = [line["values"] for line in toys.spool(tmp_path / "work") if line["kind"] == "metrics"]
+    assert line["mismatch/max"] < 1e-3 and line["reward_component/summaries"] > 0 and line["rollout/error_share"] == 0
 
 
 @pytest.mark.slow
