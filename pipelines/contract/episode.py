@@ -37,7 +37,8 @@ def play(
             in which they lie one behind the other.
     """
     episodes = (scheduler or play_out)(requests, context, budget, restarts=True)
-    rows, begun = [], Counter[int]()
+    rows: list[Trajectory] = []
+    begun = Counter[int]()  # episodes of each group that have their rows
     for episode in episodes:
         parts = conversations(episode) if split else [episode]
         own = [part.trajectory(context, budget.most_turns) for part in parts]
