@@ -21,6 +21,7 @@ from pipelines.base.secrets import redact
 from pipelines.recipe.read import Recipe, read_recipe
 from pipelines.sandbox import SandboxError, isolation, levels
 from tasks import environment, machine
+from tasks.preflight import sandbox as preflight_sandbox
 
 
 @dataclass(frozen=True)
@@ -153,6 +154,14 @@ def sandbox() -> Finding:
     return Finding("ok", f"sandbox: {level} (no namespaces: {isolation.trouble('namespaces')})")
 
 
+def lent_sandbox(recipe: Recipe) -> list[Finding]:
+    """Whether the server that a recipe's `sandbox` names answers, and runs programs as this machine would."""
+    if isinstance(recipe.sandbox, str):
+        return []
+    faults = [Finding("fail", problem.problem, problem.fix) for problem in preflight_sandbox.problems(recipe, [])]
+    return faults or [Finding("ok", f"sandbox of {recipe.name}: {recipe.sandbox.url}")]
+
+
 def stores() -> Finding:
     """MLflow and Prefect, where the environment names servers."""
     try:
@@ -212,7 +221,8 @@ def command(arguments: argparse.Namespace) -> int:
         stores,
     ]
     if arguments.recipe:
-        checks.append(partial(messages, read_recipe(arguments.recipe, arguments.set)))
+        recipe = read_recipe(arguments.recipe, arguments.set)
+        checks += [partial(lent_sandbox, recipe), partial(messages, recipe)]
     findings: list[Finding] = []
     for check in checks:
         outcome = check()

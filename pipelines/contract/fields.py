@@ -79,7 +79,7 @@ def place(entry: Mapping[str, Any]) -> list[str]:
     return [str(part) for part in entry["loc"] if not str(part).startswith(BRANCHES)]
 
 
-BRANCHES = ("function-", "list[", "literal[", "constrained-", "[key]")
+BRANCHES = ("function-", "list[", "literal[", "constrained-", "[key]", "union[")
 
 
 class Strict(BaseModel):

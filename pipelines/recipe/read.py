@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from pydantic import Field, ValidationError
 
@@ -22,6 +22,7 @@ from pipelines.recipe.explain import shown as _shown
 from pipelines.recipe.graph import StageField, arranged, of_sections
 from pipelines.recipe.launch import Launch
 from pipelines.recipe.repeat import unrolled
+from pipelines.recipe.server import Sandbox
 from pipelines.recipe.slots import SLOTS
 from pipelines.recipe.stage_kind import BASE, SCORES, Node, Stage, stage_kinds
 from pipelines.recipe.training import lora_fields
@@ -43,9 +44,9 @@ class Recipe(Strict):
     presets: list[str] = []
     plugins: list[Line] = []
     """Where methods of one's own come from: `.py` files, or modules that can be imported, each with a table `PARTS` (docs/plugins.md)."""
-    sandbox: Literal["auto", "limits_only"] = "auto"
+    sandbox: Sandbox = "auto"
     """How programs of a model are confined. `auto`: namespaces, else landlock, else the run refuses to start. With
-    `limits_only` programs are not confined: they can read and write whatever the user can."""
+    `limits_only` programs are not confined: they can read and write whatever the user can. `{url: ...}`: a server runs them."""
     concurrent_stages: int = s.free(1, ge=1, le=64)
     """How many stages that do not depend on each other run at the same time; two trainings on few cores are slower together."""
     model: Model
@@ -63,6 +64,11 @@ class Recipe(Strict):
     """Messages to people, by webhook and mail."""
     launch: Launch | None = s.free(None)
     """Stages that run as jobs of a cluster's scheduler."""
+
+    @property
+    def confined(self) -> str | dict[str, Any]:
+        """`sandbox` as plain data."""
+        return self.sandbox if isinstance(self.sandbox, str) else self.sandbox.model_dump()
 
     @property
     def graph(self) -> dict[str, Stage]:

@@ -7,6 +7,7 @@ a process or write.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import importlib.util
 import os
 import shutil
@@ -120,6 +121,12 @@ def packages() -> dict[str, tuple[Path, ...]]:
         if os.geteuid() != 0 or _open_to_others(own):
             known[name] = own
     return known
+
+
+def runtime() -> dict[str, str]:
+    """What a verdict depends on, beside the program: the code around it, and the version of Python."""
+    code = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(INSIDE.glob("*.py")))).hexdigest()
+    return {"code": code[:16], "python": f"{sys.version_info.major}.{sys.version_info.minor}"}
 
 
 def package_folders(level: Level) -> dict[str, str]:

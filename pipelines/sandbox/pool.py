@@ -10,19 +10,24 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pipelines.base.files import read_json, write_atomic
-from pipelines.sandbox import SandboxError, isolation, levels
+from pipelines.sandbox import Sandbox, SandboxError, isolation
 from pipelines.sandbox.worker import Broken, Worker
 
+if TYPE_CHECKING:
+    from pipelines.sandbox.remote import Remote
+
 logger = logging.getLogger("whetstone")
-Job = Callable[[Worker], Any]
+Job = Callable[[Sandbox], Any]
 TRIES = 2
 """A job whose sandbox process breaks is tried again in another one, once."""
+MOST_REMOTE = 64
+"""Programs that one process has on a server side by side, whatever the server has."""
 SHORT_S = 1.0
 """Wall time of a job's first turn, where a batch has several: one that needs more has a second turn, after all others had their first."""
 
@@ -66,18 +71,20 @@ class Pool:
     """Persistent sandbox processes.
 
     Args:
-        workers: how many at most; default: one per processor this process may use, at most 8.
+        workers: how many at most; default: one per processor this process may use, at most 8, or as many as the server has.
         limits_only: whether they may run without a wall where there is none to be had.
+        remote: the server that runs programs in the place of this machine.
     """
 
-    def __init__(self, workers: int | None = None, limits_only: bool = False) -> None:
-        self.size = workers or min(8, len(os.sched_getaffinity(0)))
-        self.limits_only = limits_only
+    def __init__(self, workers: int | None = None, limits_only: bool = False, remote: Remote | None = None) -> None:
+        self.size = workers or (min(8, len(os.sched_getaffinity(0))) if remote is None else 0)
+        self.limits_only, self.remote = limits_only, remote
+        self._about: dict[str, Any] | None = None
         self.owner = os.getpid()
         self._jobs: queue.SimpleQueue[tuple[_Batch, int, float] | None] = queue.SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._wanted = 0
-        self._lock = threading.Lock()
+        self._lock, self._asking = threading.Lock(), threading.Lock()
 
     def run(self, jobs: Sequence[Job], budget_s: float) -> list[Any]:
         """What every job returns, in order; `Failed`, `Late` or `Unfinished` in the place of a result that could not be had.
@@ -85,11 +92,11 @@ class Pool:
         A job must have the same result when it is run twice. What one raises is its own `Failed`, and costs no other job anything.
 
         Raises:
-            SandboxError: there is no sandbox here.
+            SandboxError: there is no sandbox here, or the server that lends them cannot be had.
         """
         if not jobs:
             return []
-        level = isolation.best(self.limits_only)
+        level, start = self._starter()
         if level not in used:
             used.append(level)
             logger.info("programs run in a sandbox of level %s", level)
@@ -97,7 +104,7 @@ class Pool:
         with self._lock:
             self._wanted += len(jobs)  # of every thread that waits for results now
             while len(self._threads) < min(self.size, self._wanted):
-                thread = threading.Thread(target=self._work, args=(level,), daemon=True, name="sandbox")
+                thread = threading.Thread(target=self._work, args=(start,), daemon=True, name="sandbox")
                 thread.start()
                 self._threads.append(thread)
         for index in range(len(jobs)):
@@ -107,15 +114,38 @@ class Pool:
             self._wanted -= len(jobs)
         return batch.results
 
-    def _work(self, level: levels.Level) -> None:
+    def about(self) -> dict[str, Any]:
+        """What the server says of itself, asked once.
+
+        Raises:
+            SandboxError: it cannot be had.
+        """
+        with self._asking:
+            if self._about is None:
+                assert self.remote is not None
+                self._about = self.remote.about()
+                self.size = self.size or max(1, min(MOST_REMOTE, int(self._about.get("workers", 1))))
+            return self._about
+
+    def _starter(self) -> tuple[str, Callable[[], Sandbox]]:
+        """What confines programs, and how a thread gets a sandbox."""
+        if self.remote is None:
+            level = isolation.best(self.limits_only)
+            return level, lambda: Worker(level)
+        from pipelines.sandbox.remote import RemoteSandbox
+
+        remote = self.remote
+        return f"{self.about().get('level')} at {remote.url}", lambda: RemoteSandbox(remote)
+
+    def _work(self, start: Callable[[], Sandbox]) -> None:
         """A thread's life; its worker's process is tied to it, so it ends only with the pool."""
-        worker: Worker | None = None
+        worker: Sandbox | None = None
         while (task := self._jobs.get()) is not None:
             batch, index, turn_s = task
             if time.monotonic() >= batch.until:
                 batch.put(index, Late if turn_s == batch.short_s else Unfinished)
                 continue
-            worker, result = _tried(worker, level, batch.jobs[index], turn_s)
+            worker, result = _tried(worker, start, batch.jobs[index], turn_s)
             if result is Unfinished:
                 self._jobs.put((batch, index, math.inf))
             else:
@@ -135,12 +165,12 @@ class Pool:
             self._threads = []
 
 
-def _tried(worker: Worker | None, level: levels.Level, job: Job, turn_s: float) -> tuple[Worker | None, Any]:
+def _tried(worker: Sandbox | None, start: Callable[[], Sandbox], job: Job, turn_s: float) -> tuple[Sandbox | None, Any]:
     """A job's turn: the worker to go on with, and the job's result; `Unfinished` where the turn was over first."""
     result: Any = None
     for _ in range(TRIES):
         try:
-            worker = worker or Worker(level)
+            worker = worker or start()
             worker.until = time.monotonic() + turn_s
             result = job(worker)
             return worker, Unfinished if time.monotonic() >= worker.until and turn_s < math.inf else result
@@ -155,8 +185,8 @@ def _tried(worker: Worker | None, level: levels.Level, job: Job, turn_s: float) 
     return worker, result
 
 
-used: list[levels.Level] = []
-"""Levels that have confined a program of this process."""
+used: list[str] = []
+"""Levels that have confined a program of this process; of a server with its address."""
 _shared: Pool | None = None
 _settings: dict[str, Any] = {}
 
@@ -169,6 +199,22 @@ def configure(workers: int | None = None, limits_only: bool | None = None) -> No
     if _shared is not None:
         _shared.close()
         _shared = None
+
+
+def confine(sandbox: str | Mapping[str, Any]) -> None:
+    """Have this process's programs run as a recipe's `sandbox` says: `auto`, `limits_only`, or the fields of a server."""
+    if isinstance(sandbox, str):
+        _settings.pop("remote", None)
+    else:
+        from pipelines.sandbox.remote import Remote
+
+        _settings["remote"] = Remote(**sandbox)
+    configure(limits_only=sandbox == "limits_only")
+
+
+def elsewhere() -> bool:
+    """Whether a server runs this process's programs."""
+    return "remote" in _settings
 
 
 def record(path: Path) -> None:

@@ -9,14 +9,13 @@ from __future__ import annotations
 import base64
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from pipelines.base import project
-from pipelines.sandbox import SandboxError, isolation, pool
+from pipelines.sandbox import Sandbox, SandboxError, isolation, pool
 from pipelines.sandbox.inside.confine import SCRATCH, SHELL, WORK
-from pipelines.sandbox.worker import Limits, Worker
+from pipelines.sandbox.worker import Limits
 
 Files = dict[str, list[str]]
 """Path → its mode in octal, `file`, `folder` or `link`, and the content in base64, nothing, or what it points to."""
@@ -72,9 +71,18 @@ def files_of(texts: Mapping[str, str]) -> Files:
     return dict(sorted({**files, **{path: ["644", "file", body] for path, body in contents.items()}}.items()))
 
 
-@cache
 def trouble() -> str:
-    """Why no shell can be had here; empty where one can."""
+    """Why no shell can be had; empty where one can."""
+    if not pool.elsewhere():
+        return trouble_here()
+    try:
+        return str(pool.shared().about().get("shell", "the server does not say"))
+    except SandboxError as error:
+        return error.problems[0].problem
+
+
+def trouble_here() -> str:
+    """Why no shell can be had on this machine; empty where one can."""
     if why := isolation.trouble("namespaces"):
         return why
     return "" if Path(SHELL).exists() else f"there is no {SHELL}"
@@ -113,7 +121,7 @@ def _limits(command: Command) -> Limits:
     return Limits(cpu_s=command.seconds, wall_factor=WALL_FACTOR + 2, **size)
 
 
-def _run_all(worker: Worker, files: Files, commands: Sequence[Command], on_copies: bool) -> list[Ran]:
+def _run_all(worker: Sandbox, files: Files, commands: Sequence[Command], on_copies: bool) -> list[Ran]:
     results: list[Ran] = []
     for command in commands:
         results.append(_run(worker, files, command))
@@ -121,7 +129,7 @@ def _run_all(worker: Worker, files: Files, commands: Sequence[Command], on_copie
     return results
 
 
-def _run(worker: Worker, files: Files, command: Command) -> Ran:
+def _run(worker: Sandbox, files: Files, command: Command) -> Ran:
     request = {
         "mode": "shell",
         "files": files,

@@ -87,10 +87,10 @@ def prepare(job: dict[str, Any]) -> None:
     Raises:
         UserError: a plug-in cannot be loaded.
     """
-    if job.get("sandbox") == "limits_only":
+    if (sandbox := job.get("sandbox", "auto")) != "auto":
         from pipelines.sandbox import pool as sandboxes
 
-        sandboxes.configure(limits_only=True)
+        sandboxes.confine(sandbox)
     plugins.activate(job.get("plugins", []))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.sandbox import pool
-from pipelines.sandbox.worker import Limits, Worker, ended_late
+from pipelines.sandbox import Sandbox, pool
+from pipelines.sandbox.worker import Limits, ended_late
 from pipelines.tools import Tool, ToolError, ToolTimeout, ToolUnavailable, function_schema
 
 SCHEMA = function_schema(
@@ -59,7 +59,7 @@ def tools(*, cpu_s: int = 3, memory_mb: int = 512) -> list[Tool]:
     return [Tool(SCHEMA, run, waits=True)]
 
 
-def _run(worker: Worker, code: str, limits: Limits) -> tuple[str, str]:
+def _run(worker: Sandbox, code: str, limits: Limits) -> tuple[str, str]:
     """What a program printed, and what stopped it; empty where nothing did."""
     request: dict[str, Any] = {"mode": "script", "source": _RUNNER.format(source=code)}
     with worker.run(request, limits, b"") as running:

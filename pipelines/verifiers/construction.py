@@ -16,8 +16,9 @@ import math
 import re
 from typing import Any
 
+from pipelines.sandbox import Sandbox
 from pipelines.sandbox.compare import plain
-from pipelines.sandbox.worker import Limits, Worker
+from pipelines.sandbox.worker import Limits
 from pipelines.verifiers import verify as verify_row
 from pipelines.verifiers._code import program
 from pipelines.verifiers._constructions import Construction, construction
@@ -61,7 +62,7 @@ def gold(answer: str, info: dict[str, Any]) -> str | None:
 
 
 def _judge(
-    worker: Worker, source: str, name: str, limits: Limits, what: Construction, settings: dict[str, Any], wanted: float
+    worker: Sandbox, source: str, name: str, limits: Limits, what: Construction, settings: dict[str, Any], wanted: float
 ) -> Verdict:
     with worker.run({"mode": "functions", "source": source}, limits) as running:
         reply = running.ask(None)

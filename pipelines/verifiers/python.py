@@ -11,8 +11,9 @@ import time
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
+from pipelines.sandbox import RunningProgram, Sandbox
 from pipelines.sandbox.compare import equal
-from pipelines.sandbox.worker import Program, Worker, ended_late
+from pipelines.sandbox.worker import ended_late
 from pipelines.verifiers import verify as verify_row
 from pipelines.verifiers._code import program
 from pipelines.verifiers._tests import Tests, closed, tests_of
@@ -82,7 +83,7 @@ class _Outcome:
         return Verdict(score, "unparsable" if self.stopped == "unreadable" else "incorrect", components)
 
 
-def _started(running: Program, outcome: _Outcome) -> bool:
+def _started(running: RunningProgram, outcome: _Outcome) -> bool:
     ready = running.ask(None)
     if "ready" in ready:
         return True
@@ -90,7 +91,7 @@ def _started(running: Program, outcome: _Outcome) -> bool:
     return False
 
 
-def _cases(worker: Worker, source: str, tests: Tests) -> Verdict:
+def _cases(worker: Sandbox, source: str, tests: Tests) -> Verdict:
     """Calls whose values are compared here."""
     outcome = _Outcome(tests)
     with worker.run({"mode": "functions", "source": source}, tests.limits) as running:
@@ -113,7 +114,7 @@ def _cases(worker: Worker, source: str, tests: Tests) -> Verdict:
     return outcome.verdict()
 
 
-def _asserts(worker: Worker, source: str, tests: Tests) -> Verdict:
+def _asserts(worker: Sandbox, source: str, tests: Tests) -> Verdict:
     """Tests in a second sandbox, which calls the program in the first."""
     outcome = _Outcome(tests)
     request = {
@@ -139,7 +140,7 @@ def _asserts(worker: Worker, source: str, tests: Tests) -> Verdict:
     return outcome.verdict()
 
 
-def _runs(worker: Worker, source: str, tests: Tests) -> Verdict:
+def _runs(worker: Sandbox, source: str, tests: Tests) -> Verdict:
     """A run per test on standard input; it must exit with 0 and print what is expected."""
     outcome = _Outcome(tests)
     worker.until = min(worker.until, time.monotonic() + tests.limits.together_s(len(tests.runs)))

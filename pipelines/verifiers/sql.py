@@ -12,8 +12,9 @@ import re
 from functools import lru_cache
 from typing import Any
 
+from pipelines.sandbox import Sandbox
 from pipelines.sandbox.compare import canonical, equal
-from pipelines.sandbox.worker import Limits, Worker
+from pipelines.sandbox.worker import Limits
 from pipelines.verifiers import verify as verify_row
 from pipelines.verifiers._code import program
 from pipelines.verifiers.verdict import UNPARSABLE, Verdict, failed
@@ -76,7 +77,7 @@ def ends_ordered(text: str) -> bool:
     return bool(_ORDER.search("".join(outside)))
 
 
-def _judge(worker: Worker, schema: str, gold: str, text: str, ordered: bool) -> Verdict:
+def _judge(worker: Sandbox, schema: str, gold: str, text: str, ordered: bool) -> Verdict:
     expected = _gold(worker, schema, gold)
     if isinstance(expected, str):
         return failed(expected)
@@ -117,13 +118,13 @@ def _rounded(cell: Any) -> Any:
     return cell
 
 
-def _run(worker: Worker, schema: str, text: str) -> dict[str, Any]:
+def _run(worker: Sandbox, schema: str, text: str) -> dict[str, Any]:
     request = {"mode": "sql", "schema": schema, "query": text, "rows": ROWS, "steps": STEPS}
     with worker.run(request, LIMITS) as running:
         return running.ask(None)
 
 
-def _gold(worker: Worker, schema: str, gold: str) -> list[Any] | str:
+def _gold(worker: Sandbox, schema: str, gold: str) -> list[Any] | str:
     """Rows of the gold query, or why there are none."""
     kept = _kept(schema, gold)
     if not kept:

@@ -153,7 +153,7 @@ def _plugin_files(node: Node, reads: Reads) -> dict[str, Path]:
 def _key_settings(recipe: Recipe, reads: Reads) -> dict[str, Any]:
     """The settings without paths whose files are in the key, and without what the stage does not read."""
     settings = copy.deepcopy(reads.settings)
-    if recipe.sandbox != "auto" and reads.verifies:  # the other levels give equal verdicts
+    if recipe.sandbox == "limits_only" and reads.verifies:  # the other levels give equal verdicts, and so does a server
         settings["sandbox"] = recipe.sandbox
     for place, value in reads.in_key.items():
         _set(settings, place, value)

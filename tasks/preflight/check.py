@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from evaluation import named_files, programs
+from evaluation import named_files
 from pipelines.base.distribution import install_hint
 from pipelines.base.errors import ModelError, Problem, RecipeError, did_you_mean
 from pipelines.base.files import digest, free_bytes
@@ -25,18 +25,16 @@ from pipelines.recipe.compaction import rows_beyond
 from pipelines.recipe.model_path import gguf_of, is_stage_name
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.settings import Curate, Evaluate, Rlvr
-from pipelines.recipe.slots import terms_of
-from pipelines.recipe.source import sources_of
 from pipelines.recipe.stage_checks import is_quantized, launched, processes, samplers
 from pipelines.recipe.stage_kind import DATA, Node
 from pipelines.recipe.vision_checks import text_only
-from pipelines.verifiers import SANDBOXED
 from tasks import environment, keys, machine
 from tasks.preflight import corpora as preflight_corpora
 from tasks.preflight import data as preflight_data
 from tasks.preflight import estimate, memory, probe
 from tasks.preflight import rewards as preflight_rewards
 from tasks.preflight import rules as preflight_rules
+from tasks.preflight import sandbox as preflight_sandbox
 from tasks.preflight.answers import Asked
 
 FEWEST_INODES = 1000
@@ -135,13 +133,14 @@ class PreflightCheck:
         self.recipe, self.stages = recipe, stages
         self._problems: list[Problem] = []
         self._questions: list[Question] = []
+        preflight_sandbox.choose(recipe)
         self._nodes = nodes = [node for node in recipe.nodes() if node.name in stages]
         if nodes:
             asking = {n.name: n for n in recipe.nodes() if n.kind.benchmark_texts is not None and _asks(n, nodes)}
             for node in dict.fromkeys([*(n.name for n in nodes), *asking]):
                 self._problems += _look(recipe.node(node), self._questions)
             self._problems += _model(recipe, self._questions)
-            self._problems += _sandbox(recipe, nodes)
+            self._problems += preflight_sandbox.problems(recipe, nodes)
             shared = any(getattr(node.settings, "dask", None) for node in nodes)
             if shared or recipe.tracking.mirror or recipe.gate is not None or recipe.launch is not None:
                 from tasks.preflight import surroundings
@@ -283,25 +282,6 @@ def _curate(stage: str, curate: Curate, questions: list[Question]) -> Iterator[P
             questions.append((field, "", ask))
     if curate.difficulty is not None and not is_stage_name(curate.difficulty.model):
         yield from _hub(f"{stage}.difficulty.model", curate.difficulty.model, "model")
-
-
-def _sandbox(recipe: Recipe, nodes: list[Node]) -> Iterator[Problem]:
-    """Where a verifier or a method runs programs, they can be confined."""
-    verifiers = [source.verifier for n in recipe.nodes() for source in sources_of(n.settings)]
-    rewards = [terms_of("", n.settings.reward) for n in recipe.nodes() if isinstance(n.settings, Rlvr)]
-    verifiers += [spec.get("verifier") for terms in rewards for _, spec in terms]
-    evaluated = [task.asks for n in nodes if isinstance(n.settings, Evaluate) for task in n.settings.tasks]
-    verifiers += ["python" for name in evaluated if name in programs.TASKS]
-    benchmarks = [named_files.BENCHMARKS[name] for name in evaluated if name in named_files.BENCHMARKS]
-    verifiers += [name for benchmark in benchmarks for name in benchmark.verifiers]
-    reads, walled = [keys.node_reads(recipe, node.name) for node in nodes], any(v in SANDBOXED for v in verifiers)
-    if any((walled and each.verifies) or keys.source.runs_programs(each) for each in reads):
-        from pipelines.sandbox import SandboxError, isolation
-
-        try:
-            isolation.best(recipe.sandbox == "limits_only")
-        except SandboxError as error:
-            yield from error.problems
 
 
 def _hub(field: str, name: str, what: str) -> Iterator[Problem]:

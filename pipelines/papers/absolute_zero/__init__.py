@@ -35,10 +35,10 @@ from pipelines.papers.absolute_zero.programs import (
 from pipelines.papers.common.groups import Groups
 from pipelines.rlvr.common.answers import answers
 from pipelines.rlvr.ops import standardised
-from pipelines.sandbox import pool
+from pipelines.sandbox import Sandbox, pool
 from pipelines.sandbox.compare import equal
 from pipelines.sandbox.inside import wire
-from pipelines.sandbox.worker import Limits, Worker
+from pipelines.sandbox.worker import Limits
 
 if TYPE_CHECKING:
     from pipelines.contract.rollout import RolloutContext, RolloutRequest
@@ -316,7 +316,7 @@ class absolute_zero(Rollout):
 
     def _grade(self, proposals: Sequence[Proposal]) -> None:
         """Score the answers to tasks."""
-        trials: list[tuple[Trajectory, Callable[[Worker], bool]]] = []
+        trials: list[tuple[Trajectory, Callable[[Sandbox], bool]]] = []
         for proposal in proposals:
             task = proposal.solved
             assert task is not None
@@ -349,7 +349,7 @@ class absolute_zero(Rollout):
             else:
                 _mark(row, 1.0 if correct else -0.5, "correct" if correct else "incorrect")
 
-    def _ran(self, jobs: Sequence[Callable[[Worker], Any]]) -> list[Any]:
+    def _ran(self, jobs: Sequence[Callable[[Sandbox], Any]]) -> list[Any]:
         """What each job returns; `Unknown` where the sandbox could not say."""
         results = pool.shared().run(jobs, BUDGET_S)
         lost = (pool.Late, pool.Unfinished)

@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipelines.data import chat
+from pipelines.sandbox import Sandbox
 from pipelines.sandbox.compare import equal
 from pipelines.sandbox.inside import wire
-from pipelines.sandbox.worker import Limits, Worker
+from pipelines.sandbox.worker import Limits
 
 NO_ERROR = "NoError"
 LONGEST = 2000
@@ -61,7 +62,7 @@ TEXT = "\n\ndef text_of_f_(*inputs):\n    return repr(f(*inputs))\n"
 """Behind a program: what it returns as text."""
 
 
-def returned(worker: Worker, *, program: str, inputs: Sequence[str], limits: Limits) -> list[str] | None:
+def returned(worker: Sandbox, *, program: str, inputs: Sequence[str], limits: Limits) -> list[str] | None:
     """What a program returns for each input, as text of a literal; None where it does not, or not twice the same."""
     texts: list[str] = []
     with worker.run({"mode": "functions", "source": program + TEXT}, limits) as running:
@@ -79,7 +80,7 @@ def returned(worker: Worker, *, program: str, inputs: Sequence[str], limits: Lim
     return texts
 
 
-def raised(worker: Worker, *, program: str, inputs: Sequence[str], limits: Limits) -> list[str] | None:
+def raised(worker: Sandbox, *, program: str, inputs: Sequence[str], limits: Limits) -> list[str] | None:
     """The exception that a program ends in for each input, or `NO_ERROR`; None where it has no f, says raise, or ends in two ways."""
     if not re.search(r"^def f\(", program, re.MULTILINE) or "raise" in program:
         return None
@@ -96,7 +97,7 @@ def raised(worker: Worker, *, program: str, inputs: Sequence[str], limits: Limit
     return names
 
 
-def agrees(worker: Worker, *, program: str, inputs: Sequence[str], values: Sequence[Any], limits: Limits) -> bool:
+def agrees(worker: Sandbox, *, program: str, inputs: Sequence[str], values: Sequence[Any], limits: Limits) -> bool:
     """Whether a program returns the expected value for every input."""
     with worker.run({"mode": "functions", "source": program}, limits) as running:
         if "ready" not in running.ask(None):

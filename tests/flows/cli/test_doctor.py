@@ -58,3 +58,11 @@ def test_messages_of_a_recipe_are_judged_channel_by_channel(monkeypatch):
     monkeypatch.setenv("NIGHTLY_WEBHOOK", f"http://127.0.0.1:{servers.free_port()}/services/T0KEN")
     (finding,) = told("notify={webhook_env: NIGHTLY_WEBHOOK}")
     assert finding.level == "fail" and "refused" in finding.what and "T0KEN" not in finding.what
+
+
+def test_the_server_of_a_recipe_s_sandbox_is_asked(monkeypatch):
+    monkeypatch.setenv("WHETSTONE_SANDBOX_KEY", "k")
+    lent = read_recipe("recipes/quickstart.yaml", ['sandbox={url: "http://127.0.0.1:9"}'])
+    (finding,) = doctor.lent_sandbox(lent)
+    assert finding.level == "fail" and "does not answer" in finding.what and "Start it" in finding.fix
+    assert doctor.lent_sandbox(read_recipe("recipes/quickstart.yaml")) == []

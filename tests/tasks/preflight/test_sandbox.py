@@ -6,9 +6,9 @@ import toys
 import yaml
 
 from pipelines.recipe.read import read_recipe
-from pipelines.sandbox import isolation
+from pipelines.sandbox import isolation, pool
 from tasks import keys
-from tasks.preflight import check as preflight
+from tasks.preflight import sandbox as preflight
 
 
 def recipe(tmp_path, verifier, **top):
@@ -21,7 +21,7 @@ def recipe(tmp_path, verifier, **top):
 
 
 def sandbox_problems(read, stage):
-    return preflight._sandbox(read, [read.node(stage)])
+    return preflight.problems(read, [read.node(stage)])
 
 
 def test_no_sandbox_is_a_problem_of_recipes_that_run_programs(tmp_path, monkeypatch):
@@ -51,3 +51,25 @@ def test_a_method_that_runs_programs_needs_one_as_a_verifier_does(tmp_path, monk
     assert problem.field == "sandbox"
     keyed = [keys.key_parts(each, "rlvr", {})["source"] for each in (plain, proposing)]
     assert ["pipelines.sandbox.inside.harness" in each for each in keyed] == [False, True]
+
+
+def test_a_server_of_sandboxes_is_asked_whatever_a_stage_runs_and_is_in_no_key(tmp_path, monkeypatch):
+    monkeypatch.setattr(isolation, "trouble", lambda level: "denied")
+    monkeypatch.delenv("WHETSTONE_SANDBOX_KEY", raising=False)
+    local, lent = recipe(tmp_path, "python"), recipe(tmp_path, "python", sandbox={"url": "http://127.0.0.1:9"})
+    assert [each.field for each in sandbox_problems(lent, "curate")] == ["sandbox.api_key_env"]
+    monkeypatch.setenv("WHETSTONE_SANDBOX_KEY", "k")
+    assert [each.field for each in sandbox_problems(lent, "curate")] == ["sandbox.url"]
+    assert keys.key_parts(local, "curate", {}) == keys.key_parts(lent, "curate", {})
+    assert "pipelines.sandbox.remote" in keys.key_parts(lent, "curate", {})["source"]
+    assert lent.confined == {"url": "http://127.0.0.1:9", "api_key_env": "WHETSTONE_SANDBOX_KEY", "timeout_s": 30.0}
+
+
+def test_this_process_asks_the_sandbox_of_the_recipe_at_hand(tmp_path):
+    lent, local = recipe(tmp_path, "python", sandbox={"url": "http://127.0.0.1:9"}), recipe(tmp_path, "math")
+    try:
+        preflight.choose(lent)
+        assert pool.elsewhere()
+    finally:
+        preflight.choose(local)
+    assert not pool.elsewhere()
