@@ -170,7 +170,7 @@ class RemoteProgram:
         self.sandbox, self.wall_s = sandbox, min(limits.wall_s, sandbox.left_s)
         limits = replace(limits, wall_factor=self.wall_s / limits.cpu_s)
         text = None if stdin is None else base64.b64encode(stdin).decode()
-        self.body = {"request": request, "limits": asdict(limits), "stdin": text}
+        self.body: dict[str, Any] = {"request": request, "limits": asdict(limits), "stdin": text}
         self.session: str | None = None
         self.status: dict[str, Any] = {}
         self.overflow = False
