@@ -410,7 +410,7 @@ def job_of(node: Node, done: dict[str, Artifact]) -> dict[str, Any]:
         "settings": {node.kind.name: node.settings.model_dump(), "model": recipe.model.model_dump()},
         "seed": node.seed,
         "threads": threads,
-        "sandbox": recipe.confined,
+        "sandbox": recipe.model_dump(include={"sandbox"})["sandbox"],
         "plugins": [
             *(str(Path(name).expanduser().resolve()) if plugins.is_file(name) else name for name in recipe.plugins),
             *references.of(recipe.nodes()),

@@ -27,15 +27,10 @@ def authorization(api_key_env: str | None, section: str, error: type[UserError] 
     """The header that sends a server its key as a bearer token; {} where it has none.
 
     Args:
-        api_key_env: the environment variable that holds the key.
         section: of the recipe, which has `api_key_env`.
-        error: what is raised where the variable is not set.
 
     Raises:
-        UserError: the variable is not set.
-
-    >>> authorization(None, "rlvr.sampler")
-    {}
+        UserError: the environment has no such variable.
     """
     if api_key_env is None:
         return {}

@@ -66,11 +66,6 @@ class Recipe(Strict):
     """Stages that run as jobs of a cluster's scheduler."""
 
     @property
-    def confined(self) -> str | dict[str, Any]:
-        """`sandbox` as plain data."""
-        return self.sandbox if isinstance(self.sandbox, str) else self.sandbox.model_dump()
-
-    @property
     def graph(self) -> dict[str, Stage]:
         """Name → stage, each after those that it reads."""
         if self.stages:

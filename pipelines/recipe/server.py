@@ -166,7 +166,6 @@ Sandbox = Annotated[
     Annotated[Literal["auto", "limits_only"], Tag("union[word]")] | Annotated[RemoteSandbox, Tag("union[server]")],
     Discriminator(lambda value: "union[word]" if isinstance(value, str) else "union[server]"),
 ]
-"""One of two words, or a server; what is wrong is said of that one alone."""
 
 
 class Dask(Settings):

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.base.files import read_json, write_atomic
-from pipelines.sandbox import Sandbox, SandboxError, isolation
+from pipelines.sandbox import SandboxError, isolation
+from pipelines.sandbox.interface import Sandbox
 from pipelines.sandbox.worker import Broken, Worker
 
 if TYPE_CHECKING:

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from pipelines.base import project
-from pipelines.sandbox import Sandbox, SandboxError, isolation, pool
+from pipelines.sandbox import SandboxError, isolation, pool
 from pipelines.sandbox.inside.confine import SCRATCH, SHELL, WORK
+from pipelines.sandbox.interface import Sandbox
 from pipelines.sandbox.worker import Limits
 
 Files = dict[str, list[str]]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from pipelines.sandbox import Sandbox, pool
+from pipelines.sandbox import pool
+from pipelines.sandbox.interface import Sandbox
 from pipelines.sandbox.worker import Limits, ended_late
 from pipelines.tools import Tool, ToolError, ToolTimeout, ToolUnavailable, function_schema
 

@@ -16,8 +16,8 @@ import math
 import re
 from typing import Any
 
-from pipelines.sandbox import Sandbox
 from pipelines.sandbox.compare import plain
+from pipelines.sandbox.interface import Sandbox
 from pipelines.sandbox.worker import Limits
 from pipelines.verifiers import verify as verify_row
 from pipelines.verifiers._code import program

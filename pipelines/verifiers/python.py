@@ -11,8 +11,8 @@ import time
 from decimal import Decimal, InvalidOperation
 from typing import Any
 
-from pipelines.sandbox import RunningProgram, Sandbox
 from pipelines.sandbox.compare import equal
+from pipelines.sandbox.interface import RunningProgram, Sandbox
 from pipelines.sandbox.worker import ended_late
 from pipelines.verifiers import verify as verify_row
 from pipelines.verifiers._code import program

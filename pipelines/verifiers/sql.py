@@ -12,8 +12,8 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from pipelines.sandbox import Sandbox
 from pipelines.sandbox.compare import canonical, equal
+from pipelines.sandbox.interface import Sandbox
 from pipelines.sandbox.worker import Limits
 from pipelines.verifiers import verify as verify_row
 from pipelines.verifiers._code import program

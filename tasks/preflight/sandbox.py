@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from evaluation import named_files, programs
-from pipelines.base.errors import Problem
+from pipelines.base.errors import Problem, UserError
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.settings import Evaluate, Rlvr
 from pipelines.recipe.slots import terms_of
@@ -21,14 +21,12 @@ def choose(recipe: Recipe) -> None:
     if recipe.sandbox != "auto" or "pipelines.sandbox.pool" in sys.modules:
         from pipelines.sandbox import pool
 
-        sandbox = recipe.confined
+        sandbox = recipe.model_dump(include={"sandbox"})["sandbox"]
         pool.confine(sandbox if isinstance(sandbox, str) else sandbox | {"patience": ()})
 
 
 def problems(recipe: Recipe, nodes: list[Node]) -> Iterator[Problem]:
     """What is wrong with the sandbox of stages that run programs, and with a server that the recipe names."""
-    from pipelines.sandbox import SandboxError
-
     try:
         if not isinstance(recipe.sandbox, str):
             from pipelines.sandbox.remote import Remote
@@ -38,7 +36,7 @@ def problems(recipe: Recipe, nodes: list[Node]) -> Iterator[Problem]:
             from pipelines.sandbox import isolation
 
             isolation.best(recipe.sandbox == "limits_only")
-    except SandboxError as error:
+    except UserError as error:
         yield from error.problems
 
 

@@ -35,9 +35,10 @@ from pipelines.papers.absolute_zero.programs import (
 from pipelines.papers.common.groups import Groups
 from pipelines.rlvr.common.answers import answers
 from pipelines.rlvr.ops import standardised
-from pipelines.sandbox import Sandbox, pool
+from pipelines.sandbox import pool
 from pipelines.sandbox.compare import equal
 from pipelines.sandbox.inside import wire
+from pipelines.sandbox.interface import Sandbox
 from pipelines.sandbox.worker import Limits
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from pipelines.data import chat
-from pipelines.sandbox import Sandbox
 from pipelines.sandbox.compare import equal
 from pipelines.sandbox.inside import wire
+from pipelines.sandbox.interface import Sandbox
 from pipelines.sandbox.worker import Limits
 
 NO_ERROR = "NoError"

@@ -62,7 +62,11 @@ def test_a_server_of_sandboxes_is_asked_whatever_a_stage_runs_and_is_in_no_key(t
     assert [each.field for each in sandbox_problems(lent, "curate")] == ["sandbox.url"]
     assert keys.key_parts(local, "curate", {}) == keys.key_parts(lent, "curate", {})
     assert "pipelines.sandbox.remote" in keys.key_parts(lent, "curate", {})["source"]
-    assert lent.confined == {"url": "http://127.0.0.1:9", "api_key_env": "WHETSTONE_SANDBOX_KEY", "timeout_s": 30.0}
+    assert lent.sandbox.model_dump() == {
+        "url": "http://127.0.0.1:9",
+        "api_key_env": "WHETSTONE_SANDBOX_KEY",
+        "timeout_s": 30.0,
+    }
 
 
 def test_this_process_asks_the_sandbox_of_the_recipe_at_hand(tmp_path):
