@@ -22,7 +22,7 @@ from pipelines.recipe.explain import shown as _shown
 from pipelines.recipe.graph import StageField, arranged, of_sections
 from pipelines.recipe.launch import Launch
 from pipelines.recipe.repeat import unrolled
-from pipelines.recipe.server import Sandbox
+from pipelines.recipe.sandbox import Sandbox
 from pipelines.recipe.slots import SLOTS
 from pipelines.recipe.stage_kind import BASE, SCORES, Node, Stage, stage_kinds
 from pipelines.recipe.training import lora_fields

@@ -1,4 +1,4 @@
-"""The sections of other processes: `sampler`, which decodes, `engine`, which trains too, `sandbox`, which runs programs, and `dask`."""
+"""The sections of other processes: `sampler`, which decodes, `engine`, which trains too, and `dask`, whose workers curate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from pipelines.contract.fields import ADDRESS, Line, Settings, free
 
@@ -149,23 +149,6 @@ class RemoteEngine(Settings):
     """Until a request must be answered; the server's queue and its compilation count."""
     checkpoint_days: float | None = free(None, gt=0, le=36_500)
     """How long the server keeps the checkpoints that a restart and later stages need; default: as long as it likes."""
-
-
-class RemoteSandbox(Settings):
-    """A server that runs a model's programs, confined on its own machine; verdicts are made here."""
-
-    url: Address = free(...)
-    """Of the server, such as http://10.0.0.5:8700."""
-    api_key_env: str = free("WHETSTONE_SANDBOX_KEY", pattern=r"^[A-Za-z_]\w*$")
-    """Name of an environment variable with the server's key; sent as a bearer token, stored nowhere."""
-    timeout_s: float = free(30.0, gt=0, le=3600)
-    """Until a request must be answered, beyond what its program may take."""
-
-
-Sandbox = Annotated[
-    Annotated[Literal["auto", "limits_only"], Tag("union[word]")] | Annotated[RemoteSandbox, Tag("union[server]")],
-    Discriminator(lambda value: "union[word]" if isinstance(value, str) else "union[server]"),
-]
 
 
 class Dask(Settings):
