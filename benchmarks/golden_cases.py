@@ -61,7 +61,8 @@ def columns_of(inputs: dict[str, Any], dtype: torch.dtype) -> dict[str, Any]:
         "scored": yes, "in_loss": yes, "on_policy": yes, "parsable": yes, "teacher_forced": mask & False, "truncated": ~yes,
         "unfinished": ~yes, "in_window": mask | True, "sampled_now": mask | True,
         "group": torch.zeros(rows, dtype=torch.int64), "problem": torch.zeros(rows, dtype=torch.int64),
-        "task": torch.zeros(rows, dtype=torch.int64), "length": length, "max_tokens": torch.full((rows,), width).to(dtype),
+        "task": torch.zeros(rows, dtype=torch.int64), "episode": torch.full((rows,), -1),
+        "length": length, "max_tokens": torch.full((rows,), width).to(dtype),
         "step": 0, "total_steps": 1, "loss_share": mask.to(dtype),
         "token_penalty": mask.to(dtype) * 0, "token": torch.zeros(rows, width, dtype=torch.int64),
     }  # fmt: skip
