@@ -207,6 +207,7 @@ class Pipeline:
         name = record.run_name(recipe, overrides)
         patience = patience or TimeBudget(max(recipe.tracking.timeout_s, 15.0))
         experiment = experiment_name(recipe)
+        tracking.open_embedded()  # making the store is work: no time of a server that does not answer
         try:
             if claim is not None and not patience.run(lambda run=claim.run: tracking.reopen(run, tags)):  # type: ignore[misc]
                 claim.release()

@@ -9,6 +9,7 @@ import sqlite3
 from collections.abc import Callable
 from pathlib import Path
 
+import databases
 import pytest
 import toys
 
@@ -137,7 +138,7 @@ def whole(tmp_path_factory):
             patch.delenv(name, raising=False)
         patch.setenv("WHETSTONE_HOME", str(folder / "home"))
         home, recipe = folder / "home", read_recipe(toys.recipe(folder), ["tracking.timeout_s=5"])
-        environment.prepare()
+        databases.store()
         pipeline = Pipeline.open(recipe)
         parts = keys.key_parts(recipe, "curate", {})
         key = keys.stage_key(parts)

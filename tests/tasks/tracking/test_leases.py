@@ -14,8 +14,9 @@ from pipelines.recipe.read import read_recipe
 from tasks import environment
 from tasks.pipeline import Pipeline
 from tasks.tracking import api as tracking
-from tasks.tracking import heartbeat, leases
+from tasks.tracking import client, heartbeat, leases
 from tasks.tracking import open_runs as tracking_open
+from tasks.tracking.time_budget import TimeBudget
 
 
 @pytest.fixture
@@ -49,6 +50,19 @@ os.kill(os.getpid(), 9)
     )
     assert done.returncode == -9, done.stderr
     return done.stdout.split()
+
+
+@pytest.mark.slow
+def test_making_the_store_is_no_time_without_an_answer(home, tmp_path, monkeypatch):
+    """A busy machine makes MLflow's tables in a quarter of a minute."""
+    environment.prepare()
+
+    def slowly(path):
+        time.sleep(10)
+        databases.mlflow(path, (home / "mlartifacts").as_uri())
+
+    monkeypatch.setattr(client, "_make_database", slowly)
+    Pipeline.open(read_recipe(toys.recipe(tmp_path), []), TimeBudget(9)).close()
 
 
 @pytest.mark.slow
