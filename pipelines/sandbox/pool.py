@@ -204,18 +204,20 @@ def configure(workers: int | None = None, limits_only: bool | None = None) -> No
 
 def confine(sandbox: str | Mapping[str, Any]) -> None:
     """Have this process's programs run as a recipe's `sandbox` says: `auto`, `limits_only`, or the fields of a server."""
-    if isinstance(sandbox, str):
-        _settings.pop("remote", None)
-    else:
+    remote, limits_only = None, sandbox == "limits_only"
+    if not isinstance(sandbox, str):
         from pipelines.sandbox.remote import Remote
 
-        _settings["remote"] = Remote(**sandbox)
-    configure(limits_only=sandbox == "limits_only")
+        remote = Remote(**sandbox)
+    if (remote, limits_only) == (_settings.get("remote"), _settings.get("limits_only", False)):
+        return  # the pool stays, with the sandboxes that it has started
+    _settings["remote"] = remote
+    configure(limits_only=limits_only)
 
 
 def elsewhere() -> bool:
     """Whether a server runs this process's programs."""
-    return "remote" in _settings
+    return _settings.get("remote") is not None
 
 
 def record(path: Path) -> None:

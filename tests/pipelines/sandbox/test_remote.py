@@ -218,6 +218,18 @@ def test_a_pool_has_as_many_sandboxes_as_the_server_and_says_so(remote):
     assert pool.elsewhere() and shell.trouble() == shell.trouble_here()
 
 
+def test_the_same_choice_again_keeps_the_pool():
+    pool.confine("auto")
+    sandboxes = pool.shared()
+    pool.confine("auto")
+    assert pool.shared() is sandboxes
+    try:
+        pool.confine({"url": "http://127.0.0.1:9"})
+        assert pool.shared() is not sandboxes and pool.elsewhere()
+    finally:
+        pool.confine("auto")
+
+
 def test_a_stage_s_job_says_where_its_programs_run():
     try:
         process.prepare({"sandbox": {"url": "http://127.0.0.1:9", "api_key_env": "K", "timeout_s": 1.0}})
