@@ -12,6 +12,7 @@ from pipelines import environments, verifiers
 from pipelines.base.errors import RecipeError, did_you_mean
 from pipelines.base.labels import numbered
 from pipelines.recipe import search_models
+from pipelines.recipe.compaction import check_evaluated
 from pipelines.recipe.graph import endpoints
 from pipelines.recipe.guidance import GuidedColumns
 from pipelines.recipe.players import check_evaluated_games
@@ -112,6 +113,7 @@ class EvaluateKind(Kind):
             raise RecipeError(
                 "evaluate.checkpoints", f"is about plain sections; list the stages under {node.name}.models."
             )
+        check_evaluated(node.settings.tasks)
         check_evaluated_games(node.settings.tasks)
         if node.settings.processes > 1 and not node.named("models"):
             raise RecipeError(

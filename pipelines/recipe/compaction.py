@@ -37,20 +37,27 @@ def check_trained(compact: Compact, bound: Mapping[str, Any], node: Any) -> None
             _check_environment(FIELD, str(source.task), source.config)
 
 
-def check_played(played: Any, name: str) -> None:
-    """The same of a benchmark's episodes.
+def check_evaluated(tasks: Sequence[Any]) -> None:
+    """The same of the episodes of benchmarks.
 
     Args:
-        played: `environment` of the task, with `compact`.
-        name: the task's.
+        tasks: `evaluate.tasks`.
 
     Raises:
         RecipeError: the reason and the fix.
     """
-    field = f"evaluate.tasks.{name}.environment.compact"
-    compact = compact_of(played.compact, field)
-    _check_room(f"{field}.at_tokens", compact, played.max_tokens)
-    _check_environment(field, played.task, played.config)
+    for field, played in _compacted("evaluate", tasks):
+        compact = compact_of(played.compact, field)
+        _check_room(f"{field}.at_tokens", compact, played.max_tokens)
+        _check_environment(field, played.task, played.config)
+
+
+def _compacted(stage: str, tasks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
+    """The field `compact` of each benchmark that has it, and the `environment` that it is in."""
+    for task in tasks:
+        played = getattr(task, "environment", None)
+        if played is not None and played.compact is not None:
+            yield f"{stage}.tasks.{task.name}.environment.compact", played
 
 
 def compact_of(settings: Mapping[str, Any], field: str) -> Compact:
@@ -77,11 +84,8 @@ def rows_beyond(node: Any, positions: int) -> Iterator[tuple[str, str, str]]:
     asked = []
     if isinstance(rollout, dict) and rollout.get("compact"):
         asked.append((f"{node.name}.rollout.compact", rollout["compact"], node.settings.sampling.max_tokens))
-    for task in getattr(node.settings, "tasks", []):
-        played = getattr(task, "environment", None)
-        if played is not None and played.compact:
-            field = f"{node.name}.tasks.{task.name}.environment.compact"
-            asked.append((field, played.compact, played.max_tokens))
+    for field, played in _compacted(node.name, getattr(node.settings, "tasks", [])):
+        asked.append((field, played.compact, played.max_tokens))
     for field, settings, turn in asked:
         compact = compact_of(settings, field)
         tokens = compact.at_tokens - 1 + turn + compact.max_tokens

@@ -80,13 +80,9 @@ def check_evaluated_games(tasks: list[Task]) -> None:
     """A benchmark has an opponent.
 
     Raises:
-        RecipeError: it is played by the policy alone, or its contexts cannot be compacted as it says.
+        RecipeError: it is played by the policy alone.
     """
     for task in tasks:
-        if task.environment is not None and task.environment.compact is not None:
-            from pipelines.recipe.compaction import check_played
-
-            check_played(task.environment, task.name)
         if task.environment is not None and environments.self_play(task.environment.task, task.environment.config):
             raise RecipeError(
                 f"evaluate.tasks.{task.name}.environment.config.opponent",
