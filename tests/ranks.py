@@ -35,6 +35,21 @@ def start_alone(work: Path) -> forks.Popen:
         )
 
 
+def finish_alone(work: Path) -> None:
+    """Run an RLVR stage as its only process to its end."""
+    assert start_alone(work).wait() == 0, (work / "log").read_text()[-3000:]
+
+
+def kill_alone(work: Path, later_s: float = 0.0) -> None:
+    """Start an RLVR stage as its only process, and kill it `later_s` after its second step has its metrics."""
+    child, spool = start_alone(work), work / "spool.jsonl"
+    while child.poll() is None and (not spool.exists() or '"step": 1' not in spool.read_text()):
+        time.sleep(0.005)
+    time.sleep(later_s)
+    os.kill(child.pid, signal.SIGKILL)
+    child.wait()
+
+
 def run_ranks(script: Path, arguments: Sequence[object], count: int, folder: Path) -> None:
     """Run a script in ranks of its own, which meet in the folder as the launcher's ranks do; one that fails ends the others."""
     folder.mkdir(parents=True, exist_ok=True)

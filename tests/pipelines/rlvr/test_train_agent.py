@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
-import time
 from pathlib import Path
 
 import agents
@@ -96,23 +94,10 @@ def test_asynchronous_episodes_end_with_the_same_bytes_when_they_are_killed(tmp_
     agents.program(begun, "import random, time; time.sleep(random.random() / 4)\n" + PAYING)
     asynchronous = "rlvr.rollout={kind: multi_turn, max_turns: 3, asynchronous: true, batch_invariant: true}"
     read = read_recipe(begun / "toy.yaml", [asynchronous])
-    works = [tmp_path / name for name in ("whole", "killed")]
-    for work in works:
-        (work / "out").mkdir(parents=True)
-        body = {
-            "stage": "rlvr", "seed": 0, "threads": 1,
-            "settings": {"rlvr": read.rlvr.model_dump(), "model": read.model.model_dump()},
-            "inputs": {"data": str(begun / "data"), "model": str(begun / "sft/out")},
-        }  # fmt: skip
-        (work / "job.json").write_text(json.dumps(body))
-    assert ranks.start_alone(works[0]).wait() == 0, (works[0] / "log").read_text()[-3000:]
-    child, spool = ranks.start_alone(works[1]), works[1] / "spool.jsonl"
-    while child.poll() is None and (not spool.exists() or '"step": 1' not in spool.read_text()):
-        time.sleep(0.005)
-    time.sleep(0.1)  # in the episodes of the next step
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    assert ranks.start_alone(works[1]).wait() == 0, (works[1] / "log").read_text()[-3000:]
+    works = [toys.job(tmp_path / name, begun, asynchronous, of=begun / "toy.yaml") for name in ("whole", "killed")]
+    ranks.finish_alone(works[0])
+    ranks.kill_alone(works[1], later_s=0.1)  # in the episodes of the next step
+    ranks.finish_alone(works[1])
     assert toys.result(works[0]) == toys.result(works[1])
     metrics = [line["values"] for line in toys.spool(works[1]) if line["kind"] == "metrics"]
     assert all(0 < values["time/rollout_idle_share"] < 1 for values in metrics)

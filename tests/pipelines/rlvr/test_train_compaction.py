@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import time
-
 import pytest
 import ranks
 import toys
@@ -71,12 +67,8 @@ def test_a_decoding_server_draws_summaries_too(tmp_path, begun, server):
 @pytest.mark.slow
 def test_a_killed_run_ends_with_the_same_bytes(tmp_path, begun):
     works = [toys.job(tmp_path / name, begun, *MORE, of=begun / "toy.yaml") for name in ("whole", "killed")]
-    assert ranks.start_alone(works[0]).wait() == 0, (works[0] / "log").read_text()[-3000:]
-    child, spool = ranks.start_alone(works[1]), works[1] / "spool.jsonl"
-    while child.poll() is None and (not spool.exists() or '"step": 1' not in spool.read_text()):
-        time.sleep(0.005)
-    os.kill(child.pid, signal.SIGKILL)
-    child.wait()
-    assert ranks.start_alone(works[1]).wait() == 0, (works[1] / "log").read_text()[-3000:]
+    ranks.finish_alone(works[0])
+    ranks.kill_alone(works[1])
+    ranks.finish_alone(works[1])
     assert toys.result(works[0]) == toys.result(works[1])
     assert any(values["reward/group_std"] > 0 for _, values in toys.history(works[0]))
