@@ -10,6 +10,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from pipelines.base import intervals
 from pipelines.base.files import write_atomic
 from pipelines.contract.model_settings import Model
 from pipelines.data import chat, dataset, samples
@@ -22,6 +23,8 @@ from pipelines.sample.shards import Shards
 from pipelines.sample.summary import summary
 from pipelines.stage.report import Report
 
+POSITION_BIAS = "position_bias"
+"""Code of the event that says that a judge prefers a place."""
 READ = (*dataset.SCHEMA, "sample", "text", "score", "stop")
 Row = dict[str, Any]
 """Of the samples."""
@@ -53,7 +56,8 @@ def compare(
     Returns:
         the metrics of `summary` (of the stored completions); `comparisons/per_problem`; `comparisons/unsure`, share of them;
         `comparisons/agreement`, share of those that the judge decides and whose scores differ in which the higher score is the better
-        (not of `states`, which have no score of their own).
+        (not of `states`, which have no score of their own); `comparisons/first_share`, mean over problems of the share of those that
+        the judge decides in which what it is shown first is the better: the order is drawn at random, so one without a bias has 0.5.
 
     Raises:
         ModelError: the judge cannot be loaded.
@@ -80,7 +84,11 @@ def compare(
     shutil.copytree(data / "tokenizer", out / "tokenizer", dirs_exist_ok=True)
     dataset.copy_images(data, out)
     read = samples.read(out, ["uid", "sample", "score", samples.COMPARISONS])
-    metrics = summary(out) | measures((row, json.loads(row[samples.COMPARISONS] or "[]")) for row in read)
+    all_compared = [(row, json.loads(row[samples.COMPARISONS] or "[]")) for row in read]
+    metrics = summary(out) | measures(all_compared)
+    if asked.by != "score" and (shares := first_shares(all_compared)):
+        metrics["comparisons/first_share"] = sum(shares) / len(shares)
+        _warn_of_position_bias(shares, asked, report)
     about = {**stored, "problems": problems, "rows": problems * stored["k"], "shards": count, "metrics": metrics}
     write_atomic(out / samples.ABOUT, json.dumps(about, indent=1, sort_keys=True))
     report.metrics(count, metrics)
@@ -136,6 +144,38 @@ def measures(rows: Iterable[tuple[Row, Sequence[dict[str, Any]]]]) -> dict[str, 
         return {}
     metrics = {"comparisons/per_problem": total / problems, "comparisons/unsure": unsure / total}
     return metrics | ({"comparisons/agreement": agreeing / differing} if differing else {})
+
+
+def first_shares(rows: Iterable[tuple[Row, Sequence[dict[str, Any]]]]) -> list[float]:
+    """Of each problem with decided comparisons the share of them in which what was shown first is the better.
+
+    The order of showing is drawn at random, whatever is compared, so the mean of a judge without position bias is 0.5: bias estimated by
+    randomising positions (Joachims et al. 2017, 1608.04468, section 5.1, on clicks).
+
+    >>> rows = [({"uid": "a"}, [{"better": True}, {"better": None}]), ({"uid": "a"}, [{"better": False}]), ({"uid": "b"}, [])]
+    >>> first_shares(rows)
+    [0.5]
+    """
+    shares = []
+    for _, group in groupby(rows, key=lambda pair: pair[0]["uid"]):
+        verdicts = [each["better"] for _, compared in group for each in compared if each["better"] is not None]
+        if verdicts:
+            shares.append(sum(verdicts) / len(verdicts))
+    return shares
+
+
+def _warn_of_position_bias(shares: Sequence[float], asked: Comparisons, report: Report) -> None:
+    """Record an event where the 95 % interval of the mean share leaves 0.5 out."""
+    low, high = intervals.share_interval(shares)
+    if low <= 0.5 <= high:
+        return
+    fix = (
+        "" if asked.both_orders else "; comparisons.both_orders: true asks in both orders and takes verdicts that agree"
+    )
+    report.event(
+        f"the judge prefers what it is shown {'first' if low > 0.5 else 'second'}{fix}",
+        code=POSITION_BIAS, share=sum(shares) / len(shares), low=low, high=high, problems=len(shares),
+    )  # fmt: skip
 
 
 def _judge(asked: Comparisons, model: Model, start: str) -> CloserJudge | None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 
 import judge_server
+import numpy as np
 import pytest
 import toys
 import yaml
 
+from pipelines.base import intervals
 from pipelines.base.errors import DataError, RecipeError
 from pipelines.base.files import contents
 from pipelines.contract.model_settings import Model
@@ -116,6 +118,69 @@ def test_a_judge_reads_transcripts_without_rewards(stored, tmp_path):
         lengths = [len(text.split(" | ")) for text in (first, second)]
         assert better == (None if lengths[0] == lengths[1] else lengths[0] > lengths[1])
     assert metrics["comparisons/agreement"] == pytest.approx(3 / 5), "the longest is no way"
+
+
+def spooled(folder):
+    return [json.loads(line) for line in (folder / "spool.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("rule", "both", "warned"),
+    [
+        (lambda texts: "first", False, "first"),
+        (lambda texts: "second", False, "second"),
+        (lambda texts: "first" if texts[0] < texts[1] else "second", False, None),
+        (lambda texts: "first" if texts[0] < texts[1] else "second", True, None),
+    ],
+)
+def test_a_judge_that_prefers_a_place_is_reported(tmp_path, rule, both, warned):
+    """Of thirty problems with three answers each; a judge that goes by what it reads is none of them, in whatever order."""
+    rows = [
+        {
+            **dataset.to_row(Problem(uid=f"{number:032}", prompt=[{"role": "user", "content": "q"}], answer="x", verifier="exact",
+                                     source="s", licence="l")),
+            "sample": k, "text": text, "score": 0.0, "status": "x", "stop": "end", "correct": False, "prompt_ids": [1],
+            "components": "{}", "completion_ids": [1], "logp": [0.0], "entropy": [0.0],
+        }
+        for number in range(30)
+        for k, text in enumerate("bca")
+    ]  # fmt: skip
+    drafts = tmp_path / "drafts"
+    (drafts / samples.FOLDER).mkdir(parents=True)
+    toys.write_samples(drafts / samples.FOLDER / samples.shard_name(0), rows)
+    models.train_tokenizer("char", 128, ["abcq"]).save_pretrained(drafts / "tokenizer")
+    about = {"k": 3, "problems": 30, "rows": 90, "split": "train"}
+    (drafts / samples.ABOUT).write_text(json.dumps(about))
+
+    def judge(body):
+        return f"Better: {rule([part.strip() for part in judge_server.pair(body)])}"
+
+    with judge_server.running(judge) as server:
+        metrics, _ = run(
+            drafts, tmp_path, by="endpoint", model="m", url=server.url, cache=False, analyse=False, both_orders=both, per_problem=3,
+        )  # fmt: skip
+    events = [line for line in spooled(tmp_path) if line.get("code") == "position_bias"]
+    assert [event["text"].split(";")[0] for event in events] == (
+        [f"the judge prefers what it is shown {warned}"] if warned else []
+    )
+    share = metrics["comparisons/first_share"]
+    assert share == (pytest.approx(0.5, abs=0.2) if warned is None else float(warned == "first"))
+    if warned:
+        assert "both_orders: true" in events[0]["text"] and (events[0]["low"] > 0.5 or events[0]["high"] < 0.5)
+
+
+@pytest.mark.parametrize(("problems", "per_problem"), [(10, 1), (30, 4), (100, 4), (300, 1)])
+def test_the_warning_is_seldom_wrong_and_sees_a_bias_of_ten_points(problems, per_problem):
+    draw = np.random.default_rng(0)
+
+    def warned(chance):
+        shares = draw.binomial(per_problem, chance, size=(400, problems)) / per_problem
+        ends = [intervals.share_interval(row) for row in shares]
+        return sum(not low <= 0.5 <= high for low, high in ends) / len(ends)
+
+    assert warned(0.5) <= 0.08
+    if problems >= 100:
+        assert warned(0.6) >= (0.95 if per_problem > 1 else 0.85)
 
 
 def test_the_stage_s_own_model_may_judge(start, stored, tmp_path):
