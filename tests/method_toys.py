@@ -34,6 +34,7 @@ REQUIRED = {
     "process_model": {"model": "folder/rm"}, "states": {"model": "folder/rm"}, "agent_prm": {"model": "folder/rm"},
     "ella": {"environment": "frozen_lake"},
     "roboclip": {"encoder": "tiny random encoder", "demonstration": "up"},
+    "uvd": {"encoder": "tiny random encoder", "demonstration": ["at the start", "half way", "at the goal"]},
     "contrasting_goals": {"encoder": "tiny random encoder", "wanted": "at the goal", "unwanted": "in a hole"},
     "hire": {"terms": [{"kind": "novelty", "scope": "global"}, "elliptical"]}, "airs": {"terms": [{"kind": "novelty", "scope": "global"}]},
     **{name: {"updates": 2} for name in ("icm", "e3b", "ngu", "ride")},

@@ -246,6 +246,7 @@ PARTS: dict[str, dict[str, str]] = {
         "steptool": "pipelines.papers.steptool:steptool",
         "thinkdial": "pipelines.papers.thinkdial:thinkdial",
         "ttrl": "pipelines.papers.ttrl:ttrl",
+        "uvd": "pipelines.papers.uvd:uvd",
         "verifree": "pipelines.papers.verifree:verifree_reward",
         "viper": "pipelines.papers.viper:viper",
         "virl": "pipelines.papers.virl.crops:virl",
