@@ -24,7 +24,7 @@ import torch
 from benchmarks import sides
 from pipelines.contract.model_settings import Fresh, Model
 from pipelines.data.dataset import Writer
-from pipelines.data.pairs import read_pairs
+from pipelines.data.pair_records import read_pairs
 from pipelines.data.records import Problem
 from pipelines.engine import models
 from pipelines.preference.run import Trainer

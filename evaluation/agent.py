@@ -17,7 +17,7 @@ from pipelines.contract.played import Episode
 from pipelines.contract.rollout import RolloutContext, RolloutRequest
 from pipelines.contract.sampling import Sampling
 from pipelines.contract.streams import Streams
-from pipelines.contract.turn_budget import SUMMARIES, Compact, TurnBudget
+from pipelines.contract.turn_budget import SUMMARIES, TurnBudget
 from pipelines.data import chat
 from pipelines.data.records import Message, Problem, Stop, Trajectory
 from pipelines.recipe.settings import Evaluate, PlayedTask, Task
@@ -148,8 +148,9 @@ def _chances(lm: Any, system: str | None, decisions: list[tuple[list[Message], l
 
 
 def _budget(episodes: PlayedTask) -> TurnBudget:
-    compact = None if episodes.compact is None else Compact.model_validate(episodes.compact)
-    return TurnBudget(episodes.max_turns, episodes.extension, episodes.extensions, episodes.remind, compact=compact)
+    return TurnBudget(
+        episodes.max_turns, episodes.extension, episodes.extensions, episodes.remind, compact=episodes.compact
+    )
 
 
 def _turns(row: Trajectory) -> int:

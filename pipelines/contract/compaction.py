@@ -14,8 +14,8 @@ from pipelines.data import chat, marks
 from pipelines.data.records import Message, Stop
 
 if TYPE_CHECKING:
+    from pipelines.contract.compact import Compact
     from pipelines.contract.rollout import Completion, RolloutContext
-    from pipelines.contract.turn_budget import Compact
 
 
 def with_request(compact: Compact, episode: Episode, messages: list[Message], context: RolloutContext) -> list[Message]:

@@ -13,8 +13,8 @@ from pipelines.data.records import UNSCORED, Message, Role, Stop, Trajectory
 from pipelines.environments._beliefs import COMPONENT as BELIEF
 
 if TYPE_CHECKING:
+    from pipelines.contract.compact import Compact
     from pipelines.contract.rollout import Completion, RolloutContext, RolloutRequest
-    from pipelines.contract.turn_budget import Compact
 
 
 @dataclass

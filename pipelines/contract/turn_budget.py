@@ -5,34 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
-
-from pipelines.contract.fields import Strict
+if TYPE_CHECKING:
+    from pipelines.contract.compact import Compact
 
 EXPERT = "expert_turns"
 """Field of a record's info: the turns that an expert takes."""
-
-
 SUMMARIES = "summaries"
 """Component of a row, the last of its episode: how many summaries the policy wrote in the episode."""
-Text = Annotated[str, Field(min_length=1, max_length=100_000)]
-
-
-class Compact(Strict):
-    """When the context of an episode is compacted, and how the policy is asked for it."""
-
-    at_tokens: Annotated[int, Field(ge=2)]
-    """Tokens of the conversation, its prompt included, from which on the policy writes a summary before its next turn."""
-    max_tokens: Annotated[int, Field(ge=1)]
-    """Of a summary."""
-    at_most: Annotated[int, Field(ge=1)] | None = None
-    """Summaries of an episode; one whose context would need another ends there. None for no limit but that of its turns."""
-    prompt: Text = "Your context is full. Summarise the task's progress so far: only this summary will be kept."
-    """What the policy is asked, in the message that shows it what the environment answered last."""
-    resume: Text = "Your summary of the progress so far:"
-    """What stands between the episode's prompt and the summary where the episode goes on."""
 
 
 @dataclass(frozen=True)

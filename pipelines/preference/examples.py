@@ -13,7 +13,8 @@ from torch import Tensor
 
 from pipelines.base.errors import DataError
 from pipelines.data import chat, dataset
-from pipelines.data.pairs import SHARE, Labelled, Pair, has_pair, labelled_of, pair_of
+from pipelines.data.pair_records import Labelled, Pair, labelled_of, pair_of
+from pipelines.data.pairs import SHARE, has_pair
 from pipelines.data.records import Problem
 
 Tools = list[dict[str, Any]] | None

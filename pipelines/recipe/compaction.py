@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
 from pipelines import environments
 from pipelines.base.errors import RecipeError
-from pipelines.contract.turn_budget import Compact
+from pipelines.contract.compact import Compact
 from pipelines.recipe.stage_checks import data_sources
 
 FIELD = "rlvr.rollout.compact"
@@ -47,8 +45,7 @@ def check_evaluated(tasks: Sequence[Any]) -> None:
         RecipeError: the reason and the fix.
     """
     for field, played in _compacted("evaluate", tasks):
-        compact = compact_of(played.compact, field)
-        _check_room(f"{field}.at_tokens", compact, played.max_tokens)
+        _check_room(f"{field}.at_tokens", played.compact, played.max_tokens)
         _check_environment(field, played.task, played.config)
 
 
@@ -60,20 +57,6 @@ def _compacted(stage: str, tasks: Sequence[Any]) -> Iterator[tuple[str, Any]]:
             yield f"{stage}.tasks.{task.name}.environment.compact", played
 
 
-def compact_of(settings: Mapping[str, Any], field: str) -> Compact:
-    """The settings, read.
-
-    Raises:
-        RecipeError: one of them is none.
-    """
-    try:
-        return Compact.model_validate(dict(settings))
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join([field, *map(str, first["loc"])])
-        raise RecipeError(where, first["msg"], f"It has: {', '.join(Compact.model_fields)}.") from None
-
-
 def rows_beyond(node: Any, positions: int) -> Iterator[tuple[str, str, str]]:
     """Where the rows of a stage's compacted episodes do not fit a model: (field, problem, fix).
 
@@ -83,11 +66,11 @@ def rows_beyond(node: Any, positions: int) -> Iterator[tuple[str, str, str]]:
     rollout = getattr(node.settings, "rollout", None)
     asked = []
     if isinstance(rollout, dict) and rollout.get("compact"):
-        asked.append((f"{node.name}.rollout.compact", rollout["compact"], node.settings.sampling.max_tokens))
+        compact = Compact.model_validate(rollout["compact"])
+        asked.append((f"{node.name}.rollout.compact", compact, node.settings.sampling.max_tokens))
     for field, played in _compacted(node.name, getattr(node.settings, "tasks", [])):
         asked.append((field, played.compact, played.max_tokens))
-    for field, settings, turn in asked:
-        compact = compact_of(settings, field)
+    for field, compact, turn in asked:
         tokens = compact.at_tokens - 1 + turn + compact.max_tokens
         if tokens >= positions:
             yield (

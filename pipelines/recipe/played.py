@@ -6,6 +6,7 @@ from typing import Any
 
 from pydantic import Field
 
+from pipelines.contract.compact import Compact
 from pipelines.contract.fields import PartName, Seed, Settings
 
 
@@ -31,7 +32,7 @@ class PlayedTask(Settings):
     temperature: float = Field(1.0, ge=0, le=100)
     asynchronous: bool = False
     """An episode's turn does not wait for those of others, as in `rollout: multi_turn`; all of `batch_size` are under way at once."""
-    compact: dict[str, Any] | None = None
+    compact: Compact | None = None
     """How an episode's context is summarised, as in `rollout: multi_turn`."""
 
 

@@ -12,7 +12,8 @@ from torch import Tensor
 from pipelines.base.errors import DataError
 from pipelines.data import control
 from pipelines.data.chat import end_of_turn, render_answer, render_prompt, with_system_prompt
-from pipelines.data.pairs import CRITIQUES, Pair
+from pipelines.data.pair_records import Pair
+from pipelines.data.pairs import CRITIQUES
 from pipelines.engine.answers import Answers
 from pipelines.engine.critiques import critique_prompt
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from pipelines.base.errors import DataError
-from pipelines.data import dataset, pairs
+from pipelines.data import dataset, pair_records
 from pipelines.data.records import Stop
 from pipelines.engine.answers import Answers
 from pipelines.engine.critiques import CritiqueSampler
@@ -56,7 +56,7 @@ class Trainer(RewardTrainer):
         read = dataset.read_split(data, split)
         tokens = []
         for number, problem in enumerate(read):
-            tokens.append(self._tokens(pairs.pair_of(problem), problem.tools))
+            tokens.append(self._tokens(pair_records.pair_of(problem), problem.tools))
             self.report.progress(number + 1, len(read), f"tokenising {split}", unit="pair")
         limit = self.settings.max_length
         critique = self.settings.critique
@@ -64,7 +64,7 @@ class Trainer(RewardTrainer):
             limit -= critique.sampling.max_tokens
         return self.fitting(tokens, limit, "pairs", split)
 
-    def _tokens(self, pair: pairs.Pair, tools: list[dict[str, Any]] | None) -> Tokens:
+    def _tokens(self, pair: pair_records.Pair, tools: list[dict[str, Any]] | None) -> Tokens:
         critique = self.settings.critique
         if pair.part is not None and self.settings.users is not None:
             raise DataError(

@@ -15,7 +15,7 @@ from torch import Tensor
 from pipelines.base.errors import DataError
 from pipelines.data import control, dataset
 from pipelines.data.chat import render_answer, with_system_prompt
-from pipelines.data.steps import StepAnswer, steps_of, token_at
+from pipelines.data.step_records import StepAnswer, steps_of, token_at
 from pipelines.engine.fixed_data import HELDOUT, Pass
 from pipelines.engine.parallel import with_last
 from pipelines.engine.reward_network import Places

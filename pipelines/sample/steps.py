@@ -14,7 +14,7 @@ from pipelines.contract.model_settings import Model
 from pipelines.contract.streams import stream_ids
 from pipelines.data import chat, control, dataset, samples
 from pipelines.data.records import Stop
-from pipelines.data.steps import step_ends
+from pipelines.data.step_records import step_ends
 from pipelines.engine import models
 from pipelines.engine.distribution import generator
 from pipelines.sample.run import Drawer

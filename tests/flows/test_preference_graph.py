@@ -10,7 +10,7 @@ import toys
 import yaml
 
 from pipelines.data.dataset import read_split
-from pipelines.data.pairs import pair_of
+from pipelines.data.pair_records import pair_of
 
 ROUND = ("drafts", "pairs", "dpo")
 

@@ -14,7 +14,7 @@ from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
 from pipelines.data.chat import after_thinking, completion_text
 from pipelines.data.records import Problem, Role, Stop, Trajectory
-from pipelines.data.steps import token_at
+from pipelines.data.step_records import token_at
 from pipelines.judges import asker, questions
 from pipelines.papers.drlc import spans
 from pipelines.rlvr.common.judged import Judged

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from math import exp
 
 from pipelines.data.records import Role, Trajectory
-from pipelines.data.steps import step_ends
+from pipelines.data.step_records import step_ends
 
 
 def split_steps(

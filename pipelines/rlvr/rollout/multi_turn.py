@@ -8,11 +8,12 @@ from pydantic import Field
 
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import method
+from pipelines.contract.compact import Compact
 from pipelines.contract.episode import play
 from pipelines.contract.fields import Line
 from pipelines.contract.method import Rollout
 from pipelines.contract.opponents import FIELD, Opponent, pool_of
-from pipelines.contract.turn_budget import Compact, TurnBudget
+from pipelines.contract.turn_budget import TurnBudget
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

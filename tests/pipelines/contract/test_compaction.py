@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pipelines.contract.asynchronous import Asynchronous
+from pipelines.contract.compact import Compact
 from pipelines.contract.episode import play
 from pipelines.contract.rollout import GroupOutcome, RolloutContext
 from pipelines.contract.sampling import Sampling
 from pipelines.contract.streams import Streams
-from pipelines.contract.turn_budget import Compact, TurnBudget
+from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data.records import Role, Stop
 from pipelines.engine.sampler import TorchSampler
 

@@ -15,7 +15,7 @@ from pipelines.curate.mapping import to_problem
 from pipelines.curate.segments import Transition
 from pipelines.curate.values import RowError
 from pipelines.data import samples
-from pipelines.data.steps import steps_of
+from pipelines.data.step_records import steps_of
 from pipelines.recipe.selection import Selection
 from pipelines.recipe.settings import Source
 

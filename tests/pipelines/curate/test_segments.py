@@ -16,7 +16,7 @@ from pipelines.curate import segments, selected
 from pipelines.curate.run import run as curate
 from pipelines.curate.segments import Transition, action_values, partial_return, regret, segments_of, state_values
 from pipelines.data import dataset, samples
-from pipelines.data.pairs import pair_of
+from pipelines.data.pair_records import pair_of
 from pipelines.data.records import Problem
 from pipelines.engine import models
 from pipelines.recipe.check import check

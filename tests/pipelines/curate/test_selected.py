@@ -14,7 +14,7 @@ from pipelines.base.errors import DataError, ModelError, RecipeError
 from pipelines.curate import selected
 from pipelines.curate.run import split_of
 from pipelines.data import dataset, samples
-from pipelines.data.pairs import pair_of
+from pipelines.data.pair_records import pair_of
 from pipelines.data.records import Problem
 from pipelines.judges import questions
 from pipelines.papers.thinkdial import mode_of

@@ -23,7 +23,7 @@ from pipelines.contract.lent_models import Answered, ScoredCritique
 from pipelines.contract.model_settings import Model
 from pipelines.contract.sampling import Sampling
 from pipelines.data import chat
-from pipelines.data.pairs import Pair, read_pairs
+from pipelines.data.pair_records import Pair, read_pairs
 from pipelines.data.records import Problem, Stop, Trajectory
 from pipelines.engine import models
 from pipelines.engine.answers import Answers

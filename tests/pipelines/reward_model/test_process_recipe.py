@@ -8,7 +8,7 @@ import toys
 from pipelines.base.files import read_json
 from pipelines.curate.run import run as curate
 from pipelines.data import dataset, samples
-from pipelines.data.steps import steps_of
+from pipelines.data.step_records import steps_of
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.reward_model.steps import StepTrainer

@@ -23,7 +23,7 @@ from pipelines.base.errors import DataError, RecipeError
 from pipelines.base.files import contents, read_json
 from pipelines.contract.model_settings import Model
 from pipelines.curate.run import run as curate
-from pipelines.data.pairs import Pair, read_pairs
+from pipelines.data.pair_records import Pair, read_pairs
 from pipelines.engine import models
 from pipelines.engine.parallel import Weights
 from pipelines.engine.reward_model import RewardNetwork

@@ -24,8 +24,8 @@ from pipelines.base.files import contents, read_json
 from pipelines.contract.model_settings import Model
 from pipelines.curate.run import run as curate
 from pipelines.data import chat, dataset, samples
-from pipelines.data.pairs import Pair, pair_of, read_pairs
-from pipelines.data.steps import steps_of
+from pipelines.data.pair_records import Pair, pair_of, read_pairs
+from pipelines.data.step_records import steps_of
 from pipelines.engine import models
 from pipelines.engine.reward_model import RewardScorer
 from pipelines.environments.frozen_lake import World

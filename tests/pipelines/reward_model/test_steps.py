@@ -18,7 +18,7 @@ from pipelines.base.files import contents, read_json
 from pipelines.contract.catalogue import bind
 from pipelines.contract.model_settings import Model
 from pipelines.data import dataset
-from pipelines.data.steps import StepAnswer, steps_of
+from pipelines.data.step_records import StepAnswer, steps_of
 from pipelines.engine.answers import Answers
 from pipelines.engine.reward_model import RewardNetwork, RewardScorer
 from pipelines.recipe.check import check

@@ -16,7 +16,7 @@ from pipelines.base.files import contents
 from pipelines.contract.model_settings import Model
 from pipelines.curate import selected
 from pipelines.data import dataset, samples
-from pipelines.data.pairs import pair_of
+from pipelines.data.pair_records import pair_of
 from pipelines.data.records import Problem
 from pipelines.engine import models
 from pipelines.recipe.check import check

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pipelines.data.steps import token_at
+from pipelines.data.step_records import token_at
 from pipelines.engine.models import train_tokenizer
 from pipelines.papers.drlc.spans import Quote, Span, locate, read_quotes
 

@@ -20,7 +20,8 @@ from pipelines.contract.model_settings import Model
 from pipelines.curate.run import run as curate
 from pipelines.data import dataset, marks, samples
 from pipelines.data.chat import render_answer
-from pipelines.data.pairs import of_state, read_pairs
+from pipelines.data.pair_records import read_pairs
+from pipelines.data.pairs import of_state
 from pipelines.engine import models
 from pipelines.engine.reward_model import RewardScorer
 from pipelines.environments import frozen_lake

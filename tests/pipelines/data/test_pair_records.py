@@ -11,7 +11,7 @@ from transformers import AutoTokenizer
 from pipelines.base.errors import DataError
 from pipelines.curate.run import run as curate
 from pipelines.data import dataset
-from pipelines.data.pairs import Labelled, Pair, labelled_of, pair_of, read_pairs
+from pipelines.data.pair_records import Labelled, Pair, labelled_of, pair_of, read_pairs
 from pipelines.data.records import Problem
 from pipelines.recipe.read import read_recipe
 from pipelines.stage.report import Report
