@@ -265,8 +265,7 @@ def _play(games: Sequence[Played], players: tuple[Player, Player]) -> None:
 
 def _step(game: Played, text: str) -> None:
     place, seat, reads = game.place, game.seat, game.observation()
-    message = text if getattr(game.world, "reads_thinking", False) else chat.after_thinking(text)
-    step = game.world.step(message)
+    step = game.world.step(environments.message_to(game.world, text))
     valid = not step.info.get("invalid")
     game.moves.append({"player": seat.player.name, "seat": place, "reads": reads, "says": text, "valid": valid})
     seat.paid += step.reward

@@ -251,9 +251,8 @@ def _as_asked(episode: Episode, completion: Completion, context: RolloutContext)
 
 
 def message_of(episode: Episode, place: int = -1) -> str:
-    """What the environment is told of a turn, by default the last: without its reasoning, unless it judges that too."""
-    text = episode.texts[place]
-    return text if getattr(episode.world, "reads_thinking", False) else chat.after_thinking(text)
+    """What the environment is told of a turn, by default the last."""
+    return environments.message_to(episode.world, episode.texts[place])
 
 
 def give_up(episode: Episode, status: str) -> None:

@@ -211,8 +211,7 @@ class League:
         for match, seat, completion in zip(matches, seats, completions, strict=True):
             match.read[seat] = match.read[seat] + completion.tokens
             match.cut[seat] = completion.stop != Stop.END
-            text = own.decode(completion.tokens)
-            texts.append(text if getattr(match.world, "reads_thinking", False) else chat.after_thinking(text))
+            texts.append(environments.message_to(match.world, own.decode(completion.tokens)))
         return texts
 
 

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from pipelines.base import plugins
 from pipelines.base.errors import Problem as Told
 from pipelines.base.errors import RecipeError, did_you_mean
-from pipelines.data import marks
+from pipelines.data import chat, marks
 from pipelines.data.records import Message, Problem
 
 SLOT = "environments"
@@ -165,6 +165,11 @@ def read_from(name: str, value: Any) -> Any:
     of this process.
     """
     return value if shows_images(name) else marks.unnamed_in(value)
+
+
+def message_to(world: Environment, text: str) -> str:
+    """What an environment is told of a player's text: without its reasoning, unless it judges that too (`reads_thinking`)."""
+    return text if getattr(world, "reads_thinking", False) else chat.after_thinking(text)
 
 
 def read_step(name: str, step: Step) -> Step:
