@@ -22,7 +22,7 @@ CHATS = ("completion", "response", OUTPUT)
 """Columns of answers to be learned, of rows that need no gold answer; so is the last message of a conversation."""
 WITHOUT = ("instructions", "staged")
 """Verifiers that need no answer."""
-LISTS = ("overlap", "grades", "retrieval", "tool_calls")
+LISTS = ("overlap", "grades", "retrieval", "tool_calls", "verdicts")
 """Verifiers whose answers are JSON lists."""
 NO_ANSWER = "the row has no answer"
 """Reason of a row that is none for want of an answer."""

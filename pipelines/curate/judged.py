@@ -9,9 +9,11 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
+from pipelines.base.errors import DataError
 from pipelines.data.records import Problem
 from pipelines.judges import questions
 from pipelines.recipe.selection import Selection
+from pipelines.verifiers import verdicts
 
 
 def grade_of(score: float, low: int, high: int) -> int:
@@ -56,3 +58,50 @@ def compared(problem: Problem, rows: Sequence[dict[str, Any]], select: Selection
         solution = f"First: {told[0]}\nSecond: {told[1]}"
         info = problem.info | {"solution": solution, "judged": "\0".join(texts), "low": low, "high": high}
         yield replace(problem, prompt=prompt, answer=json.dumps(gold), verifier="grades", info=info)
+
+
+def checked(problem: Problem, rows: Sequence[dict[str, Any]], select: Selection, seed: int) -> Iterator[Problem]:
+    """A question about all criteria of the record's rubric, whose expert is the record's verifier; scored by the verifier `verdicts`.
+
+    A share `noise` of the verdicts of the solutions are the opposite. A completion on which the verifier gave no verdicts, such as an
+    empty one, is left out.
+
+    Raises:
+        DataError: the record has no rubric, or its verifier gives other verdicts than one for each criterion.
+    """
+    if "rubric" not in problem.info:
+        raise DataError(
+            "curate.sources.select",
+            f"the problem {problem.uid} has no info.rubric to check",
+            "Give the sampled problems a rubric with a criterion for each verdict of their verifier.",
+        )
+    criteria = [each.criterion for each in questions.rubric_of(problem, ())]
+    draw = random.Random(f"{seed} {problem.uid} verdicts")
+    for row in rows[: select.per_problem]:
+        expert = _numbered(json.loads(row["components"]))
+        if not expert and not row["score"]:
+            continue
+        if len(expert) != len(criteria):
+            raise DataError(
+                "curate.sources.select",
+                f"the verifier {problem.verifier} gave {len(expert)} verdicts on the problem {problem.uid}, whose rubric has "
+                f"{len(criteria)} criteria",
+                "Give the rubric one criterion for each verdict, in their order.",
+            )
+        prompt = questions.rubric(
+            problem, row["text"], criteria, instruction=select.instruction, template=select.template
+        )
+        told = [met != (draw.random() < select.noise) for met in expert]
+        kept = {name: value for name, value in problem.info.items() if name != "strict"}  # it was the expert's setting
+        info = kept | {"solution": verdicts.write(told), "judged": row["text"]}
+        yield replace(problem, prompt=prompt, answer=json.dumps(expert), verifier="verdicts", info=info)
+
+
+def _numbered(components: dict[str, float]) -> list[bool]:
+    """Verdicts of the components `.../0`, `.../1`, ..., in the order of their numbers.
+
+    >>> _numbered({"followed": 0.5, "b/1": 0.0, "a/0": 1.0})
+    [True, False]
+    """
+    values = {int(at): value for name, value in components.items() for at in name.split("/")[1:] if at.isdigit()}
+    return [values[at] == 1 for at in sorted(values)]

@@ -52,7 +52,7 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
             yield from _nearest(folder, select)
         return
     names = {select.by, *(factor.name for factor in select.factors)} - set(ranked.OF_ROWS)
-    columns = [*(["components"] if names else []), *_more_columns(folder, select)]
+    columns = [*(["components"] if names or select.kind == "checked" else []), *_more_columns(folder, select)]
     for rows in samples.by_problem(folder, [*COLUMNS, *columns]):
         scored = [row for row in rows if row["score"] is not None and row["correct"] is not None]
         rate = _rate(scored, select)
@@ -70,7 +70,7 @@ def problems(folder: Path, select: Selection, seed: int) -> Iterator[Problem]:
             yield from _segments(problem, scored, select, seed)
         elif select.kind == "steps":
             yield from _steps(problem, scored, select, seed)
-        elif select.kind in ("graded", "compared"):
+        elif select.kind in ("graded", "compared", "checked"):
             yield from _judged(problem, _distinct(scored), select, seed)
         elif select.kind == "majority":
             yield from _majority(problem, rows, select)
@@ -173,10 +173,10 @@ def _judged(problem: Problem, rows: list[Completion], select: Selection, seed: i
     """Questions for a judge; their uids depend on the problem and on the judged texts."""
     from pipelines.curate import judged
 
-    build = judged.graded if select.kind == "graded" else judged.compared
+    build = {"graded": judged.graded, "compared": judged.compared, "checked": judged.checked}[select.kind]
     for record in build(problem, rows, select, seed):
         own = _with(problem, {name: record.info[name] for name in ("judged", "solution")})
-        yield replace(record, uid=own.uid, info=record.info | own.info)
+        yield replace(record, uid=own.uid, info=record.info | {ORIGIN: problem.uid})
 
 
 def _distinct(rows: list[Completion]) -> list[Completion]:

@@ -31,15 +31,16 @@ OF_KIND = {
         "steps",
         "graded",
         "compared",
+        "checked",
     ),
     "length": ("segments",),
     "importance": ("segments", "preferred"),
     "prefer": ("segments",),
     "discount": ("segments", "steps"),
     "grades": ("graded", "compared"),
-    "noise": ("graded", "compared"),
-    "instruction": ("graded", "compared"),
-    "template": ("graded", "compared"),
+    "noise": ("graded", "compared", "checked"),
+    "instruction": ("graded", "compared", "checked"),
+    "template": ("graded", "compared", "checked"),
     "nearest": ("pass_rate",),
     "problems": ("pass_rate",),
     "marks": ("prompts",),
@@ -61,7 +62,7 @@ class Factor(Settings):
 
 SelectionKind = Literal[
     "best", "correct", "shortest_correct", "correct_by_difficulty", "majority", "pairs", "preferred", "segments", "steps",
-    "pass_rate", "graded", "compared", "prompts",
+    "pass_rate", "graded", "compared", "checked", "prompts",
 ]  # fmt: skip
 
 
@@ -80,7 +81,9 @@ class Selection(Settings):
     `comparisons`). segments: two parts of its episodes, which may begin in different states (a sample stage with `episodes`). steps:
     completions with a label for each step (a sample stage with `step_labels`), or turns of its episodes with their mean return.
     prompts: the completions as new problems, those that are unlike all others (a sample stage with `new_prompts`). graded, compared: a
-    judge's question about a completion, or about two; answer and solution are the grades that their scores mean."""
+    judge's question about a completion, or about two; answer and solution are the grades that their scores mean. checked: a judge's
+    question about all criteria of the problem's `info.rubric` at once; answer and solution are the verdicts on each of them that the
+    problem's verifier gave in components whose names end in /0, /1, ..., as `instructions` does (RIFL)."""
     low: float | None = Field(None, ge=0, le=1)
     high: float | None = Field(None, ge=0, le=1)
     """Only problems with low < share of correct completions < high."""
@@ -132,11 +135,12 @@ class Selection(Settings):
     grades: tuple[int, int] = (1, 10)
     """graded, compared: the lowest and the highest grade, for scores of 0 and 1; the judge's `low` and `high`."""
     noise: float = Field(0.0, ge=0, le=1)
-    """graded, compared: share of the solutions that say the opposite, drawn by the source's `seed`; the answer stays as it is."""
+    """graded, compared, checked: share of the solutions, of checked of the verdicts, that say the opposite, drawn by the source's `seed`;
+    the answer stays as it is."""
     instruction: str = Field("", max_length=8000)
-    """graded, compared: the judge's."""
+    """graded, compared, checked: the judge's."""
     template: Annotated[str | None, Field(max_length=8000)] = None
-    """graded, compared: the judge's."""
+    """graded, compared, checked: the judge's."""
 
     marks: tuple[Line, Line] | None = None
     """prompts: what a new prompt stands between in its completion; default: the whole completion after its reasoning."""
@@ -162,7 +166,7 @@ class Selection(Settings):
             raise ValueError("by is read by best, and by pairs of extremes; leave it out")
         if not -1000 <= self.grades[0] < self.grades[1] <= 1000:
             raise ValueError("grades are the lowest and the highest, from -1000 to 1000")
-        answers = ("answer",) if self.kind == "graded" else ("first", "second")
+        answers = {"graded": ("answer",), "checked": ("answer", "criteria")}.get(self.kind, ("first", "second"))
         if fault := template.problem_with(self.template, answers):
             raise ValueError(f"template: {fault}")
         if self.efforts and self.truncate is not None:

@@ -156,6 +156,14 @@ EXAMPLES: dict[str, tuple[Example, ...]] = {
         hedged=f"<think>I add.</think>\n<tool_call>\n{_CALL}\n</tool_call>\n<response>3</response>",
         bomb="<think></think>\n" * 20_000 + "<tool_call>\n" * 20_000,
     ),
+    "verdicts": _examples(
+        "[true, false]",
+        {},
+        gold="Well.\n1: yes\n2: no",
+        junk="all criteria are met",
+        hedged="1: yes\n2: no\n2: yes",
+        bomb="1: yes\n" * 20_000 + "1: " * 20_000,
+    ),
 }
 
 

@@ -15,7 +15,7 @@ SLOT = "verifiers"
 """Under this name plug-ins bring verifiers."""
 VERIFIERS = (
     "choice", "construction", "exact", "grades", "grounding", "instructions", "json_schema", "math", "number", "overlap",
-    "python", "reasoning_gym", "regex", "retrieval", "semantic", "sql", "staged", "tool_calls", "tool_format",
+    "python", "reasoning_gym", "regex", "retrieval", "semantic", "sql", "staged", "tool_calls", "tool_format", "verdicts",
 )  # fmt: skip
 """Every verifier: a module of this package that defines `verify`."""
 POOLED: dict[str, tuple[str, ...]] = {

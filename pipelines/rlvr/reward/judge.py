@@ -33,7 +33,10 @@ class judge(Judged):
     from `low` to `high`; `reference: true` shows the judge the record's gold answer; `template`, with `{answer}`, is the whole prompt for a
     judge that was trained on another wording (its reply still ends in `Grade: N`, and protection from prompt injection by an answer is then
     up to the template). `form: rubric` asks a yes/no question for each criterion of the record's `info.rubric`, or else of `criteria`; the
-    reward is the weighted share that is met, or all or nothing. A reply that cannot be parsed, or a question that failed after all
+    reward is the weighted share that is met, or all or nothing. With `together` it is one question about all criteria, which a judge
+    that was trained on verdicts per criterion answers (RIFL, 2511.10507); `template` has `{answer}` and `{criteria}` then. `fixed_criteria`
+    puts RIFL's two, each with the weight 1, beside those of every rubric, against reward hacking: the answer does not praise itself, and
+    it is not cut off. A reply that cannot be parsed, or a question that failed after all
     attempts, leaves the row unscored; a step in which no question was answered ends the run. Replies are cached on disk by content. The
     judge reads the text after the reasoning, between marks that the completion cannot know, and is instructed that it is data. `correct`
     remains the verdict of the record's verifier. Components: `unread` questions, `tokens` paid and `seconds` waited for per row.
@@ -53,21 +56,26 @@ class judge(Judged):
         high: Annotated[int, Field(ge=-1000, le=1000)] = 10,
         criteria: list[str | dict[str, Any]] | None = None,
         all_or_nothing: bool = False,
+        together: bool = False,
+        fixed_criteria: bool = False,
         **judge: Any,
     ) -> None:
         questions.check_range(low, high, FIELD)
-        if form == "grade" and (criteria or all_or_nothing):
-            raise RecipeError(f"{FIELD}.form", "criteria and all_or_nothing belong to form: rubric.")
-        if template is not None and form == "rubric":
-            raise RecipeError(f"{FIELD}.template", "it belongs to form: grade.")
-        if fault := templates.problem_with(template, ("answer",)):
+        if form == "grade" and (criteria or all_or_nothing or together or fixed_criteria):
+            raise RecipeError(
+                f"{FIELD}.form", "criteria, all_or_nothing, together and fixed_criteria belong to form: rubric."
+            )
+        if template is not None and form == "rubric" and not together:
+            raise RecipeError(f"{FIELD}.template", "it belongs to form: grade, or to form: rubric with together: true.")
+        if fault := templates.problem_with(template, ("answer", "criteria") if together else ("answer",)):
             raise RecipeError(f"{FIELD}.template", fault)
         try:
             self.criteria = questions.plain(criteria or [])
         except ValidationError as error:
             raise RecipeError(f"{FIELD}.criteria", f"{error.errors()[0]['msg']}.") from None
         self.form, self.instruction, self.reference, self.low, self.high = form, instruction, reference, low, high
-        self.all_or_nothing, self.template = all_or_nothing, template
+        self.all_or_nothing, self.together, self.template = all_or_nothing, together, template
+        self.fixed = list(questions.FIXED) if fixed_criteria else []
         super().__init__(**judge)
 
     def connect(self, scorer: Scorer) -> None:
@@ -93,21 +101,30 @@ class judge(Judged):
             }
 
     def _rubric(self, problem: Problem) -> list[questions.Criterion]:
-        return questions.rubric_of(problem, self.criteria) if self.form == "rubric" else []
+        return questions.rubric_of(problem, self.criteria) + self.fixed if self.form == "rubric" else []
 
     def _questions(self, problem: Problem, text: str, rubric: list[questions.Criterion]) -> list[list[dict[str, str]]]:
         shown: dict[str, Any] = {"instruction": self.instruction, "reference": self.reference}
         if self.form == "grade":
             return [questions.grade(problem, text, low=self.low, high=self.high, template=self.template, **shown)]
-        return [questions.criterion(problem, text, c.criterion, **shown) for c in rubric]
+        criteria = [c.criterion for c in rubric]
+        if self.together:
+            return [questions.rubric(problem, text, criteria, template=self.template, **shown)]
+        return [questions.criterion(problem, text, criterion, **shown) for criterion in criteria]
 
     def _value(self, replies: list[Reply], rubric: list[questions.Criterion]) -> tuple[float | None, int]:
         """(reward or None, how many answers could not be read)."""
         if self.form == "grade":
             value = questions.read_grade(replies[0].text, self.low, self.high)
             return value, int(value is None)
+        if self.together:
+            told = questions.read_verdicts(replies[0].text, len(rubric))
+            return (None, 1) if told is None else (self._weighted(rubric, told), 0)
         verdicts = [questions.read_verdict(reply.text) for reply in replies]
         known = [verdict for verdict in verdicts if verdict is not None]
         if len(known) < len(verdicts):
             return None, len(verdicts) - len(known)
-        return questions.weighted(rubric, known, all_or_nothing=self.all_or_nothing), 0
+        return self._weighted(rubric, known), 0
+
+    def _weighted(self, rubric: list[questions.Criterion], verdicts: list[bool]) -> float:
+        return questions.weighted(rubric, verdicts, all_or_nothing=self.all_or_nothing)

@@ -28,6 +28,7 @@ def row(verifier, answer, **info):
         row("json_schema", "1", schema={"type": "integer"}),
         row("instructions", "none", instructions=[{"id": "punctuation:no_comma"}]),
         row("tool_calls", '[{"name": "f", "arguments": {}}]'),
+        row("verdicts", [True, False]),
     ],
     ids=lambda columns: columns["verifier"],
 )

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import toys
 import yaml
@@ -99,6 +101,55 @@ def test_a_judge_learns_from_compared_completions(folder):
     assert len(order) > 3, "which is first is chance"
     with pytest.raises(ValueError, match="lowest and the highest"):
         Selection.model_validate({"kind": "graded", "grades": (5, 1)})
+
+
+LISTED = {
+    "instructions": [{"id": "keywords:existence", "keywords": ["it"]}, {"id": "keywords:forbidden_words", "forbidden_words": ["no"]}],
+    "rubric": ["It says it.", "It does not say no."],
+    "strict": True,
+}  # fmt: skip
+
+
+def instructed(folder, info, drawn=(("it is so", 1.0), ("no it", 0.5), ("no", 0.0), (" ", 0.0))):
+    """Samples of one problem whose components are those that the verifier `instructions` gives."""
+    write(folder, {"a": list(drawn)}, verifier="instructions", info={"a": info})
+    path = folder / samples.FOLDER / samples.shard_name(0)
+    table = pq.read_table(path)
+    told = [verifiers.verify("instructions", text, "", LISTED).components for text in table["text"].to_pylist()]
+    column = pa.array([json.dumps(components) for components in told])
+    pq.write_table(table.set_column(table.column_names.index("components"), "components", column), path)
+    return folder
+
+
+def test_a_judge_learns_verdicts_on_a_rubric(tmp_path):
+    """The expert's verdicts are those of the verifier; an empty answer has none. The expert's own strictness is not the judge's."""
+    folder = instructed(tmp_path / "drafts", LISTED)
+    records = chosen(folder, kind="checked", per_problem=9, instruction="Be strict.")
+    assert {p.info["judged"]: p.answer for p in records} == {
+        "it is so": "[true, true]", "no it": "[true, false]", "no": "[false, false]",
+    }  # fmt: skip
+    assert records[1].info["solution"] == "1: yes\n2: no" and records[1].verifier == "verdicts"
+    score = verifiers.verify("verdicts", "1: yes\n2: yes", records[1].answer, records[1].info).score
+    assert score == 0.5 and len({p.uid for p in records}) == 3
+    problem = Problem(uid="a", prompt=[{"role": "user", "content": "how many is a"}], answer="7",
+                      verifier="instructions", source="s", licence="l")  # fmt: skip
+    assert records[0].prompt == questions.rubric(problem, "it is so", LISTED["rubric"], instruction="Be strict.")
+    assert "1. It says it.\n2. It does not say no.\nBe strict." in records[0].prompt[0]["content"]
+    noisy = chosen(folder, kind="checked", per_problem=9, noise=1.0)
+    assert noisy[1].info["solution"] == "1: no\n2: yes" and noisy[1].answer == "[true, false]"
+    short = chosen(folder, kind="checked", template="{answer}|{criteria}")[0].prompt
+    assert short == [{"role": "user", "content": "it is so|1. It says it.\n2. It does not say no."}]
+    with pytest.raises(ValueError, match=r"template: without \{criteria\}"):
+        Selection.model_validate({"kind": "checked", "template": "{answer}"})
+
+
+def test_a_rubric_and_verdicts_that_do_not_fit_are_refused(tmp_path):
+    with pytest.raises(DataError, match=r"gave 2 verdicts on the problem a, whose rubric has 1 criteria"):
+        chosen(instructed(tmp_path / "fewer", LISTED | {"rubric": ["It says it."]}), kind="checked")
+    with pytest.raises(DataError, match=r"the problem a has no info\.rubric"):
+        chosen(instructed(tmp_path / "none", {"k": 1}), kind="checked")
+    with pytest.raises(DataError, match=r"the verifier number gave 0 verdicts"):
+        chosen(write(tmp_path / "number", {"a": [("7", 1.0)]}, info={"a": LISTED}), kind="checked")
 
 
 def pairs(folder, **select):

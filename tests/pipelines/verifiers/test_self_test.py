@@ -55,6 +55,7 @@ def test_no_fault_is_found_with_rows_that_are_whole(name):
         ("semantic", None, {"floor": 1}, "floor is from -1 to below 1"),
         ("grades", "[4, 2]", {"part": "half"}, "could not convert string to float"),
         ("grades", "[4, 2]", {"low": 3}, "two grades in the range"),
+        ("verdicts", "[1, 0]", {}, "a list of true and false"),
     ],
 )
 def test_what_a_recipe_gives_a_verifier_is_tried(name, answer, info, said):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import judge_server
 import pytest
 from method_toys import answer
@@ -9,6 +11,7 @@ from method_toys import answer
 from pipelines.base.errors import RecipeError
 from pipelines.contract.catalogue import bind
 from pipelines.data.records import Problem, Stop
+from pipelines.judges import questions
 
 UID = "a" * 32
 
@@ -60,6 +63,68 @@ def test_a_rubric_is_asked_line_by_line():
     assert [r.score for r in strict] == [1.0, 0.0] and own[0].score == 0.0
 
 
+def numbered(body):
+    """All criteria of one question: a line `N: yes` where the answer has the letter that the criterion names."""
+    system, _, _, text = judge_server.parts(body)
+    asked = re.findall(r"^(\d+)\. (.*)$", system, re.MULTILINE)
+    return "\n".join(f"{n}: {'yes' if wanted(criterion) in text else 'no'}" for n, criterion in asked)
+
+
+def wanted(criterion):
+    """`c` and `f` stand for a complete answer and for one free of praise of itself."""
+    if "complete" in criterion:
+        return "c"
+    return "f" if "praises" in criterion else criterion[len("It has ")]
+
+
+def test_a_rubric_is_asked_at_once():
+    criteria = ["It has x.", {"criterion": "It has y.", "weight": 3}]
+    with judge_server.running(numbered) as judge:
+        rows = scored(judge, ["x", "xy", ""], form="rubric", criteria=criteria, together=True)
+        strict = scored(judge, ["x", "xy"], form="rubric", criteria=criteria, together=True, all_or_nothing=True)
+    assert [r.score for r in rows] == [0.25, 1.0, 0.0] and [r.score for r in strict] == [0.0, 1.0]
+    assert len(judge.bodies) == 3, "one question an answer; the second run's are known"
+    with judge_server.running(lambda body: "1: yes") as judge:
+        rows = scored(judge, ["x and more"], form="rubric", criteria=criteria, together=True)
+    assert rows[0].score is None and rows[0].components["judge_unread"] == 1
+
+
+def test_a_template_holds_the_criteria():
+    asked = []
+
+    def rule(body):
+        asked.append(body["messages"])
+        return "1: yes\n2: no"
+
+    with judge_server.running(rule) as judge:
+        settings = {"form": "rubric", "together": True, "template": "{answer}|{prompt}|{criteria}"}
+        rows = scored(judge, ["xy"], problems(rubric=["a {b}", "c"]), **settings)
+    assert asked == [[{"role": "user", "content": "xy|2 + 2?|1. a {b}\n2. c"}]] and rows[0].score == 0.5
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_two_fixed_criteria_count_beside_each_rubric(together):
+    """They reach the judge after the record's own, and each is a criterion of weight 1 like any other."""
+
+    def rule(body):
+        if together:
+            return numbered(body)
+        system, _, _, text = judge_server.parts(body)
+        return f"Met: {'yes' if wanted(system.splitlines()[1]) in text else 'no'}"
+
+    with judge_server.running(rule) as judge:
+        shared = {"form": "rubric", "together": together, "fixed_criteria": True}
+        own = problems(rubric=["It has x.", {"criterion": "It has y.", "weight": 3}])
+        texts = ["xyfc", "xyf", "xyc", "xy", "fc"]
+        share = [r.score for r in scored(judge, texts, own, **shared)]
+        strict = [r.score for r in scored(judge, texts, own, all_or_nothing=True, **shared)]
+        without = [r.score for r in scored(judge, ["xy"], own, form="rubric", together=together)]
+    assert share == pytest.approx([1, 5 / 6, 5 / 6, 4 / 6, 2 / 6]) and strict == [1, 0, 0, 0, 0] and without == [1]
+    if together:
+        asked = re.findall(r"^\d\. (.*)$", judge.bodies[0]["messages"][0]["content"], re.MULTILINE)
+        assert asked == ["It has x.", "It has y.", *(c.criterion for c in questions.FIXED)]
+
+
 def test_the_reference_is_shown_only_where_it_is_wanted():
     with judge_server.running(lambda body: f"Grade: {10 if judge_server.parts(body)[2] == '4' else 1}") as judge:
         assert scored(judge, ["7"], reference=True)[0].score == 1.0
@@ -104,7 +169,11 @@ def test_a_judge_is_a_term_beside_the_verifier():
     "settings,words",
     [
         ({"low": 5, "high": 5}, r"rlvr\.reward\.high: 5 is not above low"),
-        ({"criteria": ["x"]}, r"rlvr\.reward\.form: criteria and all_or_nothing belong to form: rubric"),
+        ({"criteria": ["x"]}, r"rlvr\.reward\.form: criteria, all_or_nothing, together and fixed_criteria belong"),
+        ({"together": True}, r"rlvr\.reward\.form: "),
+        ({"fixed_criteria": True}, r"rlvr\.reward\.form: "),
+        ({"form": "rubric", "template": "{answer}"}, r"rlvr\.reward\.template: it belongs to form: grade, or"),
+        ({"form": "rubric", "together": True, "template": "{answer}"}, r"rlvr\.reward\.template: without {criteria}"),
         ({"form": "rubric", "criteria": [{"criterion": "x", "wight": 1}]}, r"rlvr\.reward\.criteria: "),
         ({"url": "localhost:8000"}, r"rlvr\.reward\.url"),
         ({"model": ""}, r"rlvr\.reward\.model"),
