@@ -10,6 +10,7 @@ import toys
 
 from evaluation import run
 from pipelines import environments
+from pipelines.contract.compact import Compact
 from pipelines.contract.model_settings import Model
 from pipelines.engine.models import save_model, train_tokenizer
 from pipelines.engine.ranks import Ranks
@@ -120,7 +121,7 @@ def test_what_a_solved_task_costs(monkeypatch, asynchronous):
     assert metrics["mean_turns"]["value"] == turns / 4 and metrics["pass@1"]["value"] == 0.25
     lm.decoder.script = lambda prefix, number: "left"
     assert {"turns_per_solved", "tokens_per_solved"}.isdisjoint(measured()), "there is no such number"
-    played = settings.tasks[0].environment.model_copy(update={"compact": {"at_tokens": 2, "max_tokens": 3}})
+    played = settings.tasks[0].environment.model_copy(update={"compact": Compact(at_tokens=2, max_tokens=3)})
     settings.tasks[0] = settings.tasks[0].model_copy(update={"environment": played})
     metrics = measured()
     assert metrics["mean_turns"]["value"] == 3 and metrics["mean_summaries"]["value"] == 2, "summaries are no turns"
