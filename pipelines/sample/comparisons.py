@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -83,12 +83,9 @@ def compare(
         return {}
     shutil.copytree(data / "tokenizer", out / "tokenizer", dirs_exist_ok=True)
     dataset.copy_images(data, out)
-    read = samples.read(out, ["uid", "sample", "score", samples.COMPARISONS])
-    all_compared = [(row, json.loads(row[samples.COMPARISONS] or "[]")) for row in read]
-    metrics = summary(out) | measures(all_compared)
-    if asked.by != "score" and (shares := first_shares(all_compared)):
-        metrics["comparisons/first_share"] = sum(shares) / len(shares)
-        _warn_of_position_bias(shares, asked, report)
+    metrics = summary(out) | measures(_stored(out, "uid", "sample", "score"))
+    if asked.by != "score":
+        metrics |= _position_bias(first_shares(_stored(out, "uid")), asked, report)
     about = {**stored, "problems": problems, "rows": problems * stored["k"], "shards": count, "metrics": metrics}
     write_atomic(out / samples.ABOUT, json.dumps(about, indent=1, sort_keys=True))
     report.metrics(count, metrics)
@@ -146,6 +143,12 @@ def measures(rows: Iterable[tuple[Row, Sequence[dict[str, Any]]]]) -> dict[str, 
     return metrics | ({"comparisons/agreement": agreeing / differing} if differing else {})
 
 
+def _stored(out: Path, *columns: str) -> Iterator[tuple[Row, list[dict[str, Any]]]]:
+    """Columns of the rows of the stage, and the comparisons in which each came first; a batch in memory at a time."""
+    for row in samples.read(out, [*columns, samples.COMPARISONS]):
+        yield row, json.loads(row[samples.COMPARISONS] or "[]")
+
+
 def first_shares(rows: Iterable[tuple[Row, Sequence[dict[str, Any]]]]) -> list[float]:
     """Of each problem with decided comparisons the share of them in which what was shown first is the better.
 
@@ -164,18 +167,18 @@ def first_shares(rows: Iterable[tuple[Row, Sequence[dict[str, Any]]]]) -> list[f
     return shares
 
 
-def _warn_of_position_bias(shares: Sequence[float], asked: Comparisons, report: Report) -> None:
-    """Record an event where the 95 % interval of the mean share leaves 0.5 out."""
-    low, high = intervals.share_interval(shares)
-    if low <= 0.5 <= high:
-        return
-    fix = (
-        "" if asked.both_orders else "; comparisons.both_orders: true asks in both orders and takes verdicts that agree"
-    )
-    report.event(
-        f"the judge prefers what it is shown {'first' if low > 0.5 else 'second'}{fix}",
-        code=POSITION_BIAS, share=sum(shares) / len(shares), low=low, high=high, problems=len(shares),
-    )  # fmt: skip
+def _position_bias(shares: Sequence[float], asked: Comparisons, report: Report) -> dict[str, float]:
+    """The metric of the mean share, and an event where its 95 % interval leaves 0.5 out; {} where nothing was decided."""
+    if not shares:
+        return {}
+    mean, (low, high) = sum(shares) / len(shares), intervals.share_interval(shares)
+    if not low <= 0.5 <= high:
+        cure = "; comparisons.both_orders: true asks in both orders and takes verdicts that agree"
+        report.event(
+            f"the judge prefers what it is shown {'first' if low > 0.5 else 'second'}{'' if asked.both_orders else cure}",
+            code=POSITION_BIAS, share=mean, low=low, high=high, problems=len(shares),
+        )  # fmt: skip
+    return {"comparisons/first_share": mean}
 
 
 def _judge(asked: Comparisons, model: Model, start: str) -> CloserJudge | None:
