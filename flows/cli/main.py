@@ -13,7 +13,6 @@ with contextlib.suppress(
 
 import argparse
 import os
-import signal
 import sys
 from collections.abc import Collection
 from importlib import import_module
@@ -187,7 +186,7 @@ def main(argv: list[str] | None = None) -> None:
                 raise
         sys.stdout.flush()
     except KeyboardInterrupt as stop:
-        stopping.leave(getattr(stop, "signum", signal.SIGINT))
+        stopping.leave(stopping.signal_of(stop))
     stopping.exit_code = code
     sys.exit(code)
 
