@@ -32,7 +32,7 @@ REQUIRED = {
     "model": {"model": "folder/rm"}, "ppr": {"model": "m"}, "semantic": {"encoder": "tiny random encoder"},
     "critiqued_model": {"model": "folder/rm"}, "drlc": {"model": "m"}, "reward.exprl": {"model": "m"}, "gen_prm": {"model": "m"},
     "process_model": {"model": "folder/rm"}, "states": {"model": "folder/rm"}, "agent_prm": {"model": "folder/rm"},
-    "ella": {"environment": "frozen_lake"},
+    "ella": {"environment": "frozen_lake"}, "calm": {"model": "m"},
     "roboclip": {"encoder": "tiny random encoder", "demonstration": "up"},
     "uvd": {"encoder": "tiny random encoder", "demonstration": ["at the start", "half way", "at the goal"]},
     "contrasting_goals": {"encoder": "tiny random encoder", "wanted": "at the goal", "unwanted": "in a hole"},

@@ -220,6 +220,7 @@ PARTS: dict[str, dict[str, str]] = {
         "arena_tournament": "pipelines.papers.arena_tournament:arena_tournament",
         "auto_rubric": "pipelines.papers.auto_rubric:auto_rubric",
         "autothink": "pipelines.papers.autothink:autothink",
+        "calm": "pipelines.papers.calm:calm",
         "co_reward": "pipelines.papers.co_reward:co_reward",
         "contrasting_goals": "pipelines.papers.contrasting_goals:contrasting_goals",
         "critiqued_model": "pipelines.papers.cloud:critiqued_model",

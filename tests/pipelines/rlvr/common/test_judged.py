@@ -18,7 +18,7 @@ EXTRA = {
 
 
 def test_all_of_them():
-    assert set(REWARDS) == {"judge", "drlc", "exprl", "gen_prm", "ppr", "safesearch", "steptool"}
+    assert set(REWARDS) == {"judge", "calm", "drlc", "exprl", "gen_prm", "ppr", "safesearch", "steptool"}
 
 
 @pytest.mark.parametrize("name", REWARDS)
