@@ -120,10 +120,10 @@ def _settings(name: str) -> dict[str, Any]:
     from pipelines.contract.catalogue import settings_model
 
     function = environments.module(name).problems
-    model = settings_model(function)
+    settings = setting_types.table(settings_model(function))
     return {
-        "settings": setting_types.table(model),
-        "required": [field for field, about in model.model_fields.items() if about.is_required()],
+        "settings": settings,
+        "required": [field for field, about in settings.items() if about["required"]],
         "doc": inspect.getdoc(function) or "",
     }
 
@@ -205,10 +205,7 @@ def page(about: dict[str, Any]) -> str:
     lines += [f"players: {about['players']}"] if about["players"] else []
     lines += ["tools: yes"] if about["tools"] else []
     lines += [f"needs: the extra {about['extra']}"] if about["extra"] else []
-    lines += [
-        setting_types.line(name, setting, required=name in about["required"])
-        for name, setting in about["settings"].items()
-    ]
+    lines += [setting_types.line(name, setting) for name, setting in about["settings"].items()]
     return "\n".join([*lines, "", about["doc"], ""])
 
 

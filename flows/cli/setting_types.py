@@ -15,10 +15,11 @@ SIGNS = {annotated_types.Gt: ">", annotated_types.Ge: "≥", annotated_types.Lt:
 
 
 def table(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
-    """The settings of a method or an environment by name: type, default and bounds."""
+    """The settings of a method or an environment by name: type, whether it must be given, default and bounds."""
     return {
         name: {
             "type": type_name(about.annotation),
+            "required": about.is_required(),
             "default": None if about.is_required() else about.default,
             "bounds": bounds(about.annotation, about.metadata),
         }
@@ -26,14 +27,15 @@ def table(model: type[BaseModel]) -> dict[str, dict[str, Any]]:
     }
 
 
-def line(name: str, about: dict[str, Any], *, required: bool = False) -> str:
+def line(name: str, about: dict[str, Any]) -> str:
     """A row of `table` as text.
 
-    >>> line("side", {"type": "int", "default": 4, "bounds": ["≥ 2"]})
+    >>> line("side", {"type": "int", "required": False, "default": 4, "bounds": ["≥ 2"]})
     'setting side: int (≥ 2), default 4'
     """
     limits = f" ({', '.join(about['bounds'])})" if about["bounds"] else ""
-    return f"setting {name}: {about['type']}{limits}, {'to be set' if required else 'default ' + str(about['default'])}"
+    default = "to be set" if about["required"] else f"default {about['default']}"
+    return f"setting {name}: {about['type']}{limits}, {default}"
 
 
 def type_name(annotation: Any) -> str:

@@ -52,3 +52,14 @@ def test_no_setting_of_the_catalogue_has_a_type_without_its_parts():
     kinds = {about["type"] for place in PLACES for each in entries(place) for about in each["settings"].values()}
     assert "'last' or 'spread'" in kinds
     assert not kinds & {"Literal", "Optional", "Union", "list", "tuple", "dict"}
+
+
+def test_a_setting_that_must_be_given_has_no_default():
+    class Encoded(BaseModel):
+        """A field without a default, and one whose default is None."""
+
+        encoder: Name
+        model: Name | None = None
+
+    lines = [setting_types.line(*row) for row in setting_types.table(Encoded).items()]
+    assert lines[0].endswith("characters), to be set") and lines[1].endswith("characters), default None")
