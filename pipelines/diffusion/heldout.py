@@ -10,16 +10,13 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from pipelines.base import intervals
 from pipelines.diffusion.network import Logits
 from pipelines.diffusion.questions import Question, Reader
 from pipelines.diffusion.sampler import unmask
 from pipelines.diffusion.settings import Measured, Unmasking
 from pipelines.diffusion.steering import Particles
+from pipelines.engine.answering import Shares, mean_known
 from pipelines.engine.distribution import generator
-
-Shares = dict[str, list[float]]
-"""`greedy`, `sampled`, `steered`, `any` → of each question the share of its answers that is correct; NaN where none could be scored."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +110,7 @@ class Heldout:
         several = [question for question in questions for _ in range(count)]
         draws = [draw for question in questions for draw in self._draws(question, count, "row")]
         correct = _scores(writer.reader, several, writer.write(several, sampling, draws))
-        return [_mean(correct[start : start + count]) for start in range(0, len(correct), count)]
+        return [mean_known(correct[start : start + count]) for start in range(0, len(correct), count)]
 
     def _steered(self, writer: Writer, sampling: Unmasking) -> Shares:
         """The best particle of each question, and whether any of as many answers that know nothing of each other is correct."""
@@ -141,31 +138,3 @@ def _verdicts(reader: Reader, question: Question, answers: Tensor) -> list[float
 def _scores(reader: Reader, questions: Sequence[Question], answers: Tensor) -> list[float]:
     verdicts = reader.verdicts(questions, answers)
     return [math.nan if verdict.correct is None else float(verdict.correct) for verdict in verdicts]
-
-
-def _mean(values: Sequence[float]) -> float:
-    known = [value for value in values if value == value]
-    return sum(known) / len(known) if known else math.nan
-
-
-def summary(shares: Shares, before: Shares | None = None) -> dict[str, float]:
-    """Metrics of a measurement: `heldout/correct_NAME`, and where there is one before it `heldout/gain_NAME` with the ends of its interval.
-
-    The interval is that of every comparison: of a mean of paired differences over questions, by the score test.
-
-    >>> summary({"greedy": [1.0, 0.0, 1.0, 1.0]}, {"greedy": [0.0, 0.0, 1.0, 1.0]})["heldout/gain_greedy"]
-    0.25
-    """
-    metrics = {f"heldout/correct_{name}": _mean(values) for name, values in shares.items()}
-    for name, values in shares.items():
-        pairs = zip(values, (before or {}).get(name, []), strict=False)
-        differences = [after - first for after, first in pairs if after == after and first == first]
-        if not differences:
-            continue
-        low, high = intervals.difference_interval(differences)
-        metrics |= {
-            f"heldout/gain_{name}": sum(differences) / len(differences),
-            f"heldout/gain_{name}_low": float(low),
-            f"heldout/gain_{name}_high": float(high),
-        }
-    return metrics

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from pipelines.diffusion.network import Logits, Prompts
+from pipelines.diffusion.network import Logits
+from pipelines.engine.prompts import Prompts
 
 LEAST_NOISE = 1e-3
 """Of the share that is masked, as LLaDA has it: the loss divides by it."""

@@ -14,8 +14,8 @@ from pipelines import verifiers
 from pipelines.base.errors import DataError
 from pipelines.data import chat, control, dataset
 from pipelines.data.records import Problem
-from pipelines.diffusion.network import Prompts
 from pipelines.diffusion.sampler import until_end
+from pipelines.engine.prompts import Prompts
 from pipelines.sft.pack import target
 from pipelines.stage.report import Report
 from pipelines.verifiers import Verdict

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,18 +14,19 @@ from torch import Tensor
 from pipelines.contract.catalogue import bind
 from pipelines.data import chat
 from pipelines.diffusion import inpaint, network
-from pipelines.diffusion.heldout import summary
 from pipelines.diffusion.kinds import ADVANTAGE
 from pipelines.diffusion.likelihood import one_step, partly_shown
 from pipelines.diffusion.network import Logits
 from pipelines.diffusion.questions import Question
 from pipelines.diffusion.sampler import until_end
 from pipelines.diffusion.training import CPU, DiffusionLoop
+from pipelines.engine.answering import RewardedLoop
 from pipelines.engine.distribution import generator
 from pipelines.engine.fixed_data import Epochs
 from pipelines.engine.parallel import with_last
 from pipelines.engine.policy import without_dropout
-from pipelines.rlvr.ops import clipped, homogeneous, ratio
+from pipelines.rlvr import graded
+from pipelines.rlvr.ops import clipped, ratio
 from pipelines.verifiers import Verdict
 
 SUMS = ("clipped", "distance", "entropy", "tokens", "loss")
@@ -82,7 +82,7 @@ def distance(logp: Tensor, reference: Tensor) -> Tensor:
     return torch.expm1(d) - d
 
 
-class Trainer(DiffusionLoop):
+class Trainer(DiffusionLoop, RewardedLoop):
     """One run; arguments as in `Loop`."""
 
     section = "diffusion_rl"
@@ -103,23 +103,12 @@ class Trainer(DiffusionLoop):
         self.schedule(len(self.questions), settings.prompts, settings.updates)
         self.epochs = Epochs(partial(self.order, len(self.questions)), settings.prompts)
 
-    def begin(self) -> None:
-        """Measure the model that the stage starts from."""
-        if self.heldout is not None and not self.resumed:
-            self.report.metrics(0, self.answered())
-            self.before = self.shares
-
-    @property
-    def commits_start(self) -> bool:
-        """Also what the starting model answered."""
-        return self.heldout is not None or super().commits_start
-
     def make_step(self, step: int) -> dict[str, float]:
         """Write answers, compare them within their groups, and learn from them in some updates."""
         began = time.perf_counter()
         rollouts, metrics = self._rollouts(step)
         written = time.perf_counter()
-        columns = self._columns(rollouts)
+        columns = graded.columns(rollouts.verdicts, self.settings.group_size)
         advantage = self.advantage(columns).to(self.device)
         kept = until_end(rollouts.answers, chat.stops(self.tokenizer)) & columns["scored"].to(self.device)[:, None]
         estimates = self._estimates(rollouts, step)
@@ -132,7 +121,7 @@ class Trainer(DiffusionLoop):
         self.tokens_seen += int(kept.sum())
         return {
             **metrics,
-            **self._rewards(columns, rollouts),
+            **graded.metrics(columns, rollouts.verdicts),
             "rollout/length_mean": float(kept.sum(1).float().mean()),
             "policy/clip_share": sums["clipped"] / tokens,
             "policy/kl": sums["distance"] / tokens,
@@ -192,28 +181,6 @@ class Trainer(DiffusionLoop):
                 rollouts.verdicts[start + place] = verdicts[k]
         return metrics | {"inpainting/correct": sum(bool(v.correct) for v in verdicts) / len(verdicts)}
 
-    def _columns(self, rollouts: Rollouts) -> dict[str, Any]:
-        """The columns of rows that advantages read, as everywhere."""
-        scored = torch.tensor([verdict.score is not None for verdict in rollouts.verdicts])
-        return {
-            "reward": torch.tensor([float(verdict.score or 0.0) for verdict in rollouts.verdicts]),
-            "correct": torch.tensor([float(bool(verdict.correct)) for verdict in rollouts.verdicts]),
-            "scored": scored,
-            "group": torch.arange(len(scored)) // self.settings.group_size,
-        }
-
-    def _rewards(self, columns: dict[str, Any], rollouts: Rollouts) -> dict[str, float]:
-        scored = columns["scored"]
-        count = max(int(scored.sum()), 1)
-        same = homogeneous(columns["reward"], columns["group"], scored)
-        statuses = Counter(verdict.status for verdict in rollouts.verdicts)
-        return {
-            "reward/mean": float(columns["reward"].sum()) / count,
-            "reward/correct": float((columns["correct"] * scored).sum()) / count,
-            "reward/groups_without_signal": float(same.float().mean()),
-            **{f"status/{name}": number / len(scored) for name, number in sorted(statuses.items())},
-        }
-
     @torch.no_grad()
     def _estimates(self, rollouts: Rollouts, step: int) -> list[Estimates]:
         """Of every update, before the first."""
@@ -268,18 +235,3 @@ class Trainer(DiffusionLoop):
                 for name, value in values.items():
                     sums[name] += float((value * kept[part]).sum())
                 sums["loss"] += float(loss)
-
-    def score(self, step: int, metrics: dict[str, float]) -> float | None:
-        """The share of the held-out questions that is answered correctly at temperature 0, where it is measured after this step."""
-        if self.heldout is None or ((step + 1) % self.settings.evaluate_every and step + 1 < self.total):
-            return None
-        metrics |= self.answered()
-        return metrics["heldout/correct_greedy"]
-
-    def note(self, metrics: dict[str, float]) -> str:
-        """What was correct."""
-        return f"correct {metrics['reward/correct']:.3f}"
-
-    def describe_best(self, state: dict[str, Any]) -> dict[str, Any]:
-        """What its weights answer."""
-        return summary(state["shares"])

@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor
 
-from pipelines.diffusion.network import Logits, Prompts
+from pipelines.diffusion.network import Logits
 from pipelines.diffusion.settings import Unmasking
+from pipelines.engine.prompts import Prompts
 
 Step = Callable[[int, Tensor, Tensor], Tensor]
 """(step from 0, tokens int64 [B, G] after it, the same with a guess at every mask) → int64 [B], the row that each goes on from."""

@@ -2,34 +2,24 @@
 
 from __future__ import annotations
 
-import json
-import random
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from pipelines.base.files import REPORT, write_atomic
 from pipelines.diffusion import network
-from pipelines.diffusion.heldout import Heldout, Shares, Writer, summary
+from pipelines.diffusion.heldout import Heldout, Writer
 from pipelines.diffusion.questions import Question, Reader
-from pipelines.engine.fixed_data import FixedDataLoop
+from pipelines.engine.answering import AnsweringLoop, Shares
 
 CPU = torch.device("cpu")
 """Where random numbers are drawn, so that they are the same on every device."""
-MEASURED = "heldout.json"
-"""In the report: the held-out questions and the share of each that is correct, before and after the stage."""
 
 
-class DiffusionLoop(FixedDataLoop):
+class DiffusionLoop(AnsweringLoop):
     """One run of a stage with settings of this package; arguments as in `Loop`."""
 
     heldout: Heldout | None = None
-    before: Shares
-    """Held-out shares of the model that the stage started from; empty where they were not measured."""
-    shares: Shares
-    """The newest ones."""
 
     def _whole_network(self) -> Any:
         return network.load(self.origin, self.model_settings, self.tokenizer, self.seed)
@@ -48,10 +38,7 @@ class DiffusionLoop(FixedDataLoop):
         """Measure these held-out questions while the stage trains."""
         if self.settings.measure is not None:
             self.heldout = Heldout(questions, self.settings.measure, self.settings.sampling, self.seed)
-
-    def order(self, count: int, epoch: int) -> list[int]:
-        """Rows of a pass over the data."""
-        return random.Random(f"{self.seed} {epoch}").sample(range(count), count)
+            self.asked = [question.problem for question in self.heldout.asked]
 
     def parts(self, questions: Sequence[Question]) -> Iterator[slice]:
         """Parts of some questions whose passes have `micro_batch_tokens` tokens or fewer."""
@@ -59,41 +46,11 @@ class DiffusionLoop(FixedDataLoop):
         rows = max(1, self.settings.micro_batch_tokens // width)
         return (slice(start, start + rows) for start in range(0, len(questions), rows))
 
-    def answered(self) -> dict[str, float]:
-        """Metrics of the held-out questions, answered by the network as it is."""
-        if self.heldout is None:
-            return {}
-        self.shares = self.heldout.measure(self.writer)
-        return summary(self.shares, self.before)
-
-    def summary(self, metrics: dict[str, float]) -> dict[str, float]:
-        """What the weights that are handed on answer correctly."""
-        return super().summary(metrics) | summary(self.shares, self.before)
-
-    def extra_state(self, step: int) -> dict[str, Any]:
-        """Also what was measured."""
-        return super().extra_state(step) | {"before": self.before, "shares": self.shares}
-
-    def load_extra_state(self, state: dict[str, Any]) -> None:
-        """Take up what `extra_state` gave."""
-        super().load_extra_state(state)
-        self.before, self.shares = state["before"], state["shares"]
-
-    def selected(self, state: dict[str, Any]) -> None:
-        """What was measured is that of the weights."""
-        super().selected(state)
-        self.shares = state["shares"]
+    def answer(self) -> Shares:
+        """Answer the held-out questions."""
+        assert self.heldout is not None
+        return self.heldout.measure(self.writer)
 
     def about(self) -> dict[str, Any]:
         """What is written beside the model."""
         return super().about() | {"answer_length": self.settings.answer_length}
-
-    def save(self) -> None:
-        """The model, and what is known of each held-out question."""
-        super().save()
-        if self.heldout is None:
-            return
-        uids = [question.problem.uid for question in self.heldout.asked]
-        path: Path = self.out / REPORT / MEASURED
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(path, json.dumps({"questions": uids, "before": self.before, "after": self.shares}, indent=1))

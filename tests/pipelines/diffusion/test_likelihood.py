@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from pipelines.diffusion.likelihood import bound, masked_loss, noised, one_step, partly_masked, partly_shown
-from pipelines.diffusion.network import Prompts
+from pipelines.engine.prompts import Prompts
 
 CPU = torch.device("cpu")
 

@@ -8,8 +8,8 @@ import toys
 
 from pipelines.contract.model_settings import Model
 from pipelines.diffusion import network
-from pipelines.diffusion.network import Prompts
 from pipelines.engine import models
+from pipelines.engine.prompts import Prompts
 
 CPU = torch.device("cpu")
 

@@ -17,6 +17,7 @@ import toys
 
 from pipelines.base.files import contents
 from pipelines.diffusion.rl import SUMS, distance, token_loss
+from pipelines.rlvr import graded
 
 
 def test_loss_of_d1(official):
@@ -39,7 +40,7 @@ def test_a_step_compares_within_groups(begun, tmp_path):
     assert torch.equal(rollouts.answers, again.answers) and not torch.equal(
         rollouts.answers, made._rollouts(1)[0].answers
     )
-    columns = made._columns(rollouts)
+    columns = graded.columns(rollouts.verdicts, 4)
     assert columns["group"].tolist() == [row // 4 for row in range(16)]
     assert made.advantage(columns).view(4, 4).sum(1).abs().max() < 1e-5
     for group in range(4):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from pipelines.diffusion.network import Prompts
 from pipelines.diffusion.sampler import gumbel, per_step, unmask
 from pipelines.diffusion.settings import Unmasking
+from pipelines.engine.prompts import Prompts
 
 CPU = torch.device("cpu")
 

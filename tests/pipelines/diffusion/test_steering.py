@@ -7,10 +7,10 @@ import math
 import pytest
 import torch
 
-from pipelines.diffusion.network import Prompts
 from pipelines.diffusion.sampler import unmask
 from pipelines.diffusion.settings import Steering, Unmasking
 from pipelines.diffusion.steering import Particles
+from pipelines.engine.prompts import Prompts
 
 CPU = torch.device("cpu")
 

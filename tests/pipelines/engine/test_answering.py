@@ -7,7 +7,7 @@ import math
 import pytest
 
 from pipelines.base import intervals
-from pipelines.diffusion.heldout import summary
+from pipelines.engine.answering import summary
 
 
 def test_gains_are_paired_by_question():
