@@ -10,6 +10,9 @@ from pipelines.base.errors import Interrupted
 from pipelines.engine import adamw
 from pipelines.recipe.training import Optimizer
 
+FACTOR = "learning_rate_factor"
+"""Of a group of parameters: what the learning rate is multiplied by for it, where it has one of its own."""
+
 
 def make(model: torch.nn.Module, settings: Optimizer) -> torch.optim.Optimizer:
     """The chosen optimizer over the trainable weights; no decay on norms, biases and other vectors."""
@@ -82,7 +85,7 @@ class Stepper:
         finite = bool(torch.isfinite(norm))
         if finite:
             for group in self.optimizer.param_groups:
-                group["lr"] = learning_rate
+                group["lr"] = learning_rate * group.get(FACTOR, 1.0)
             self.optimizer.step()
             self.bad_in_a_row = 0
         else:

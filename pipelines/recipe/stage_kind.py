@@ -32,9 +32,9 @@ from pipelines.recipe.source import Source
 BASE = "base"
 """As an input: the recipe's own model."""
 DATA, MODEL, SAMPLES, SCORES, REWARD_MODEL = "data", "model", "samples", "scores", "reward_model"
-MASKED_MODEL = "masked_model"
-"""What stages make: a folder with splits, `model/`, sampled completions, `results.json`, a reward model or a masked diffusion one."""
-MAKES = (DATA, MODEL, SAMPLES, SCORES, REWARD_MODEL, MASKED_MODEL)
+MASKED_MODEL, LATENT_MODEL = "masked_model", "latent_model"
+"""What stages make: a folder with splits, `model/`, sampled completions, `results.json`, or a model of rewards, masked or latent."""
+MAKES = (DATA, MODEL, SAMPLES, SCORES, REWARD_MODEL, MASKED_MODEL, LATENT_MODEL)
 KIND_NAME = re.compile(r"[a-z][a-z_]{0,39}")
 """What a kind may be called: artifacts have its name in theirs."""
 OF_PLUGINS = "pipelines.plugin_stage"

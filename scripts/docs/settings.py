@@ -10,6 +10,7 @@ from pydantic_core import PydanticUndefined
 from flows.cli import setting_types
 from pipelines.contract.model_settings import Model
 from pipelines.diffusion import kinds as diffusion
+from pipelines.latent import kinds as latent
 from pipelines.recipe.json_schema import explanations
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.resolve import changes_result
@@ -32,7 +33,7 @@ presets work together.
 def classes() -> dict[type[BaseModel], str]:
     """Every class of settings with its heading: sections and kinds of stages, each followed by what it contains."""
     tops: list[tuple[str, type[BaseModel]]] = [("recipe", Recipe), ("model", Model)]
-    kinds = [*core_kinds().values(), diffusion.SFT, diffusion.RL]
+    kinds = [*core_kinds().values(), diffusion.SFT, diffusion.RL, latent.RL]
     tops += [(kind.name, kind.settings) for kind in kinds]
     tops += [("tracking", Tracking), ("gate", Gate), ("notify", Notify), ("launch", Launch)]
     own = {cls for _, cls in tops}
