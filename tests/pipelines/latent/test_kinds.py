@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+
 import latent_toys
 import pytest
+import toys
 
 from pipelines.base.errors import RecipeError
 from pipelines.recipe.check import check
@@ -48,3 +51,19 @@ def test_keys_hold_the_code_and_the_twin_is_no_parent(begun):
     assert "pipelines.latent.rl" in keys.node_reads(read, "rl").modules
     assert read.node("rl").parents == ["cold"] and read.node("rl").inputs["twin"] == "tokens"
     assert "fresh" not in keys.node_reads(read, "rl").settings["model"]
+
+
+SMALL = (
+    "data.sources.0.size=200", "model.fresh.config.hidden_size=32", "cold.steps=4",
+    *(f"{stage}.{field}" for stage in ("tokens", "latent") for field in ("steps=2", "prompts=2", "group_size=2", "measure.limit=4")),
+)  # fmt: skip
+
+
+@pytest.mark.slow
+def test_the_recipe_runs(tmp_path):
+    """`whetstone run recipes/latent.yaml`, smaller: every stage ends, and the last is compared with its twin."""
+    settings = [part for each in SMALL for part in ("--set", each)]
+    toys.whetstone("run", str(toys.ROOT / "recipes" / "latent.yaml"), *settings, home=tmp_path / "home")
+    told = [json.loads(path.read_text()) for path in (tmp_path / "home").glob("runs/latent_rl-*/heldout.json")]
+    assert len(told) == 2 and told[0]["questions"] == told[1]["questions"] and len(told[0]["questions"]) == 4
+    assert len([*(tmp_path / "home").glob("runs/latent_rl-*/model/latent_gates.safetensors")]) == 1
