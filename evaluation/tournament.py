@@ -159,7 +159,7 @@ def openings(name: str, config: dict[str, Any], size: int, seed: int) -> list[Pr
     """The problems that every pairing begins with: both seats are the players'.
 
     Raises:
-        UserError: the environment has no players, or its settings leave fewer than two openings.
+        UserError: the environment has no players, or more than two, or its settings leave fewer than two openings.
     """
     if name in environments.known() and not environments.has_players(name):
         having = [each for each in environments.known() if environments.has_players(each)]
@@ -167,6 +167,8 @@ def openings(name: str, config: dict[str, Any], size: int, seed: int) -> list[Pr
     if name not in environments.known():
         raise UserError(name, "there is no such environment", did_you_mean(name, environments.known()))
     problems = drawn(name, size, seed, {**config, "opponent": "policy"})
+    if any(len(problem.info.get("seats", (0, 1))) != 2 for problem in problems):
+        raise UserError(name, "this game has more than two seats, and a tournament's has two", "Choose a game for two.")
     different = {_story(problem): problem for problem in problems}
     if len(different) < 2:
         raise UserError(
@@ -180,13 +182,16 @@ def _story(problem: Problem) -> str:
     return json.dumps({key: value for key, value in problem.info.items() if key != "seed"}, sort_keys=True)
 
 
-def check_fixed(name: str, player: str) -> None:
+def check_fixed(name: str, player: str, config: dict[str, Any] | None = None) -> None:
     """Refuse a fixed player whom the game does not know how to play.
 
+    Args:
+        config: the environment's settings.
+
     Raises:
-        UserError: its `World` has no such method.
+        UserError: its `World` has no such method, or it cannot say such moves with these settings.
     """
-    if not hasattr(environments.module(name).World, FIXED[player]):
+    if not environments.says_moves(name, FIXED[player], config or {}):
         raise UserError(
             player, f"the environment {name} cannot say such a player's moves", f"Its World needs {FIXED[player]}()."
         )

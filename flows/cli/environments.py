@@ -90,7 +90,7 @@ def entry(name: str) -> dict[str, Any]:
         "name": name,
         "about": (inspect.getdoc(module) or "").partition("\n")[0],
         "max_turns": 1 if issubclass(module.World, _answered.World) else MAX_TURNS,
-        "players": 2 if environments.has_players(name) else None,
+        "players": getattr(module, "PLAYERS", 2 if environments.has_players(name) else None),
         "tools": issubclass(module.World, tools.World) or getattr(module, "TOOLS", False),
         "extra": extra,
         "installed": extra is None or distribution.is_installed(extra),

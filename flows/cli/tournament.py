@@ -68,7 +68,7 @@ def command(arguments: argparse.Namespace) -> int:
     starts = tournament.openings(about["name"], config or {}, arguments.openings, arguments.seed)
     for name in names:
         if name in tournament.FIXED:
-            tournament.check_fixed(about["name"], name)
+            tournament.check_fixed(about["name"], name, config)
     with Status(quiet=arguments.json) as status:
         cast = _Cast(arguments, status)
         for name in names:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -224,6 +224,14 @@ def can_relabel(name: str) -> bool:
 def has_players(name: str) -> bool:
     """Whether its `World` has the attributes of `_forms.Game`."""
     return name in known() and hasattr(module(name).World, "seats")
+
+
+def says_moves(name: str, method: str, config: Mapping[str, Any]) -> bool:
+    """Whether a game with these settings can say a fixed player's moves: its `World` has the method that the player needs, and where its
+    module has a function `says_moves(method, config)`, that says so too.
+    """
+    own = module(name)
+    return hasattr(own.World, method) and getattr(own, "says_moves", lambda method, config: True)(method, config)
 
 
 def self_play(name: str, config: dict[str, Any]) -> bool:

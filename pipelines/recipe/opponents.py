@@ -19,17 +19,16 @@ def check_opponents(rlvr: Rlvr, pool: list[Opponent], sources: list[Source], fro
     Raises:
         RecipeError: the reason and the fix.
     """
-    games = list(dict.fromkeys(str(s.task) for s in sources if s.task and environments.self_play(s.task, s.config)))
+    games = [(str(s.task), s.config) for s in sources if s.task and environments.self_play(s.task, s.config)]
     if not games and not from_files:
         raise RecipeError(
             FIELD,
             "no game of the data leaves a seat to them",
             "Set the source's config.opponent to policy, or leave opponents out.",
         )
-    for game in games:
-        world = environments.module(game).World
+    for game, config in games:
         for player, needed in FIXED.items():
-            if any(each.player == player for each in pool) and not hasattr(world, needed):
+            if any(each.player == player for each in pool) and not environments.says_moves(game, needed, config):
                 raise RecipeError(
                     FIELD,
                     f"the environment {game} cannot say the moves of {player}",

@@ -20,7 +20,7 @@ SPEAKS = {"tic_tac_toe": [*tic_tac_toe.EMPTY, "5 ", "x"], "kuhn_poker": ["check"
 
 def test_games_are_the_environments_with_seats():
     with_seats = {name for name in environments.known() if environments.has_players(name)}
-    assert with_seats == {"kuhn_poker", "tic_tac_toe"}
+    assert with_seats == {"kuhn_poker", "textarena", "tic_tac_toe"}
 
 
 def slow_value(board, mark):
