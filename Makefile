@@ -53,16 +53,20 @@ test-vllm: install
 	$(BIN)/python scripts/install_vllm.py "$(VLLM_ENV)"
 	WHETSTONE_VLLM="$(VLLM_ENV)/bin/vllm" $(BIN)/python -m pytest -m vllm tests/real_vllm
 
-# Environments of the ecosystem: verifiers 0.1 beside what we pin, verifiers 0.4 and an OpenEnv server in a Python of their own.
+# Environments of the ecosystem: verifiers 0.1 beside what we pin; verifiers 0.4, an OpenEnv server and LangGraph in a Python of their own.
 OPENENV_ENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/whetstone/openenv
 VERIFIERS_ENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/whetstone/verifiers
+LANGGRAPH_ENV ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/whetstone/langgraph
 test-ecosystem: install
 	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[verifiers,openenv,textarena,minigrid,mcp]"
 	test -x "$(OPENENV_ENV)/bin/python" || $(PYTHON) -m venv "$(OPENENV_ENV)"
 	"$(OPENENV_ENV)/bin/python" -m pip install --quiet "openenv==0.10.0"
 	test -x "$(VERIFIERS_ENV)/bin/python" || $(PYTHON) -m venv "$(VERIFIERS_ENV)"
 	"$(VERIFIERS_ENV)/bin/python" -m pip install --quiet "verifiers==0.4.0"
-	WHETSTONE_OPENENV="$(OPENENV_ENV)/bin/python" WHETSTONE_VERIFIERS="$(VERIFIERS_ENV)/bin/python" $(BIN)/python -m pytest \
+	test -x "$(LANGGRAPH_ENV)/bin/python" || $(PYTHON) -m venv "$(LANGGRAPH_ENV)"
+	"$(LANGGRAPH_ENV)/bin/python" -m pip install --quiet "langgraph==1.2.24" "langchain-openai==1.7.4"
+	WHETSTONE_OPENENV="$(OPENENV_ENV)/bin/python" WHETSTONE_VERIFIERS="$(VERIFIERS_ENV)/bin/python" \
+	  WHETSTONE_LANGGRAPH="$(LANGGRAPH_ENV)/bin/python" $(BIN)/python -m pytest \
 	  tests/pipelines/environments tests/pipelines/rlvr/test_train_agent.py
 
 # Clients of trackers and inspect_ai want older versions of what we pin (pillow, fsspec): they are in an environment of their own, which

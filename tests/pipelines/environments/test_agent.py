@@ -16,6 +16,7 @@ import agents
 import chat_families
 import pytest
 import scripted
+import toys
 import worlds
 
 from pipelines import environments
@@ -424,6 +425,25 @@ for attempt in ("0", "1"):
     assert recorded.correct and scripted.parts(recorded)[1:] == [
         (Role.POLICY, "one"), (Role.ENVIRONMENT, "go on"), (Role.POLICY, "two")
     ]  # fmt: skip
+
+
+def test_an_agent_of_langgraph_plays(tmp_path):
+    """The recipe's, in a Python of its own: a call, its result and the last word are one row."""
+    python = os.environ.get("WHETSTONE_LANGGRAPH")
+    if not python:
+        pytest.skip("WHETSTONE_LANGGRAPH names no Python that has LangGraph (make test-ecosystem)")
+    config = {
+        "command": [python, str(toys.ROOT / "recipes" / "agents" / "langgraph_calculator.py")],
+        "tasks": agents.tasks(tmp_path, {"task": "2 and 3: what is the sum?", "answer": "5"}),
+    }
+    [row] = environments.problems("agent", 1, 0, config)
+    assert row["info"]["tools"][0]["function"]["name"] == "calculate"
+    call = call_text("calculate", {"sign": "+"})
+    tokenizer = models.train_tokenizer("char", 200, ["".join(map(chr, range(32, 127))), "\n"], tools=True)
+    [recorded] = played(tokenizer, row, [call, "done"])
+    assert recorded.correct and recorded.turn_reward == [0.0, 1.0]
+    [failed] = played(tokenizer, row, [call_text("calculate", {"sign": "-"}), "done"])
+    assert not failed.correct and failed.score == 0.0
 
 
 def test_curl_plays(tmp_path):
