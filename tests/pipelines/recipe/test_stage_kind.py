@@ -98,7 +98,8 @@ def test_a_recipe_says_where_it_is(folder, kind):
         ('"cut"', '"cut2"', "cut2 has the name 'cut2'. Lower-case letters and underscores are wanted ([a-z][a-z_]{0,39})."),
         ("Cut, DATA", "dict, DATA",
          "cut has no settings. Set settings to a class that inherits from Settings (" "pipelines.contract.fields)."),
-        ("Cut, DATA", 'Cut, "rows"', "cut makes 'rows'. Set makes to one of: data, model, samples, scores, reward_model, masked_model."),
+        ("Cut, DATA", 'Cut, "rows"', "cut makes 'rows'. Set makes to one of: data, model, samples, scores, "
+         "reward_model, masked_model, latent_model."),
         ('{"data": Port', '{"most": Port', "cut has a port most, and a stage has a field of that name. Call the port otherwise."),
         ("def work", "def works", "cut has no work. Define work(self, job, folder) in its class (docs/plugins.md)."),
         ("KIND}}", "CutKind}}", "cut is no kind of stage. An instance of a class that inherits from Kind is wanted (docs/plugins.md)."),
