@@ -8,7 +8,6 @@ from pathlib import Path
 
 import yaml
 
-from pipelines.diffusion.kinds import MODULES
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.stage.report import Report
@@ -64,7 +63,7 @@ def trainer(read, stage: str, work: Path, begun: Path):
     """A trainer of a stage of the recipe that works in a folder."""
     check(read)
     node = read.node(stage)
-    module = importlib.import_module(MODULES[node.stage.kind])
+    module = importlib.import_module(node.kind.trainer)
     (work / "out").mkdir(parents=True, exist_ok=True)
     return module.Trainer(
         node.settings, read.model, start=None if stage == "cold" else str(begun / "cold" / "out" / "model"), data=begun / "data",

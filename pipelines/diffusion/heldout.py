@@ -15,7 +15,7 @@ from pipelines.diffusion.questions import Question, Reader
 from pipelines.diffusion.sampler import unmask
 from pipelines.diffusion.settings import Measured, Unmasking
 from pipelines.diffusion.steering import Particles
-from pipelines.engine.answering import Shares, mean_known
+from pipelines.engine.answering import Shares, correctness, mean_known
 from pipelines.engine.distribution import generator
 
 
@@ -109,7 +109,7 @@ class Heldout:
     def _correct(self, writer: Writer, questions: Sequence[Question], sampling: Unmasking, count: int) -> list[float]:
         several = [question for question in questions for _ in range(count)]
         draws = [draw for question in questions for draw in self._draws(question, count, "row")]
-        correct = _scores(writer.reader, several, writer.write(several, sampling, draws))
+        correct = correctness(writer.reader.verdicts(several, writer.write(several, sampling, draws)))
         return [mean_known(correct[start : start + count]) for start in range(0, len(correct), count)]
 
     def _steered(self, writer: Writer, sampling: Unmasking) -> Shares:
@@ -122,10 +122,14 @@ class Heldout:
             point = generator(torch.device("cpu"), self.seed, "heldout", "choice", question.problem.uid)
             score = partial(_verdicts, writer.reader, question)
             particles = Particles(settings, sampling.steps, score, point)
-            best += _scores(writer.reader, [question], writer.steered(question, sampling, particles, draws)[:1])
+            best += correctness(
+                writer.reader.verdicts([question], writer.steered(question, sampling, particles, draws)[:1])
+            )
             several = [question] * settings.particles
             alone = writer.write(several, sampling, self._draws(question, settings.particles, "particle"))
-            any_of.append(max((s for s in _scores(writer.reader, several, alone) if s == s), default=math.nan))
+            any_of.append(
+                max((s for s in correctness(writer.reader.verdicts(several, alone)) if s == s), default=math.nan)
+            )
         return {"steered": best, "any": any_of}
 
 
@@ -133,8 +137,3 @@ def _verdicts(reader: Reader, question: Question, answers: Tensor) -> list[float
     """Scores of answers to one question; NaN for those that could not be scored."""
     verdicts = reader.verdicts([question] * len(answers), answers)
     return [math.nan if verdict.score is None else float(verdict.score) for verdict in verdicts]
-
-
-def _scores(reader: Reader, questions: Sequence[Question], answers: Tensor) -> list[float]:
-    verdicts = reader.verdicts(questions, answers)
-    return [math.nan if verdict.correct is None else float(verdict.correct) for verdict in verdicts]

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipelines import verifiers
 from pipelines.base.errors import DataError
 from pipelines.data import chat, control, dataset
 from pipelines.data.records import Problem
 from pipelines.diffusion.sampler import until_end
+from pipelines.engine.answering import verdicts_on
 from pipelines.engine.prompts import Prompts
 from pipelines.sft.pack import target
 from pipelines.stage.report import Report
@@ -106,8 +106,4 @@ class Reader:
 
     def verdicts(self, questions: Sequence[Question], answers: Tensor) -> list[Verdict]:
         """What the records' verifiers say of answers int64 [B, G], one a question."""
-        asked = [question.problem for question in questions]
-        texts = self.texts(answers)
-        return verifiers.verify_many(
-            [(p.verifier, text, p.answer, p.info) for p, text in zip(asked, texts, strict=True)]
-        )
+        return verdicts_on([question.problem for question in questions], self.texts(answers))

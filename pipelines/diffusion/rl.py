@@ -14,13 +14,13 @@ from torch import Tensor
 from pipelines.contract.catalogue import bind
 from pipelines.data import chat
 from pipelines.diffusion import inpaint, network
-from pipelines.diffusion.kinds import ADVANTAGE
 from pipelines.diffusion.likelihood import one_step, partly_shown
 from pipelines.diffusion.network import Logits
 from pipelines.diffusion.questions import Question
 from pipelines.diffusion.sampler import until_end
 from pipelines.diffusion.training import CPU, DiffusionLoop
 from pipelines.engine.answering import RewardedLoop
+from pipelines.engine.answering_kind import ADVANTAGE
 from pipelines.engine.distribution import generator
 from pipelines.engine.fixed_data import Epochs
 from pipelines.engine.parallel import with_last

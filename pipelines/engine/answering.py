@@ -9,10 +9,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
+from pipelines import verifiers
 from pipelines.base import intervals
 from pipelines.base.files import REPORT, write_atomic
 from pipelines.data.records import Problem
 from pipelines.engine.fixed_data import FixedDataLoop
+from pipelines.verifiers import Verdict
 
 Shares = dict[str, list[float]]
 """`greedy`, `sampled`, ... → of each question the share of its answers that is correct; NaN where none could be scored."""
@@ -23,6 +25,18 @@ def mean_known(values: Sequence[float]) -> float:
     """The mean of the values that are no NaN; NaN where there is none."""
     known = [value for value in values if value == value]
     return sum(known) / len(known) if known else math.nan
+
+
+def verdicts_on(problems: Sequence[Problem], texts: Sequence[str]) -> list[Verdict]:
+    """What the records' verifiers say of answers, one a problem."""
+    return verifiers.verify_many(
+        [(p.verifier, text, p.answer, p.info) for p, text in zip(problems, texts, strict=True)]
+    )
+
+
+def correctness(verdicts: Sequence[Verdict]) -> list[float]:
+    """1 for a correct answer, 0 for an incorrect one, NaN for one that could not be scored."""
+    return [math.nan if verdict.correct is None else float(verdict.correct) for verdict in verdicts]
 
 
 def summary(shares: Shares, before: Shares | None = None) -> dict[str, float]:

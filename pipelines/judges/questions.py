@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import Field, ValidationError
@@ -169,32 +169,34 @@ def mark_of(*texts: str) -> str:
     return mark
 
 
-def _conversation(problem: Problem) -> str:
+def conversation(problem: Problem) -> str:
+    """What is asked, a line for each message, with who said it."""
     return "\n".join(f"[{m['role']}] {m['content']}" for m in problem.prompt)
 
 
 def _fenced(problem: Problem, answers: dict[str, str], reference: bool, *, reasoning: bool = False) -> tuple[str, str]:
     """(mark, text of the conversation and the answers, each under its heading); `reasoning`: with theirs."""
-    conversation = _conversation(problem)
+    asked = conversation(problem)
     shown = {heading: (answer if reasoning else after_thinking(answer)).strip() for heading, answer in answers.items()}
-    mark = mark_of(conversation, *shown.values(), problem.answer)
-    parts = [f"{mark} conversation", conversation]
-    if reference:
-        parts += [f"{mark} reference answer, which the writer did not see", problem.answer]
-    for heading, text in shown.items():
-        parts += [f"{mark} {heading}", text]
-    return mark, "\n".join([*parts, f"{mark} end"])
+    mark = mark_of(asked, *shown.values(), problem.answer)
+    gold = {"reference answer, which the writer did not see": problem.answer} if reference else {}
+    return mark, fence(mark, {"conversation": asked} | gold | shown)
+
+
+def fence(mark: str, texts: Mapping[str, str]) -> str:
+    """Texts, each under a line of the mark with its heading, and the mark's last line."""
+    return "\n".join([*(f"{mark} {heading}\n{text}" for heading, text in texts.items()), f"{mark} end"])
 
 
 def _templated(template: str, problem: Problem, answers: dict[str, str], **values: object) -> list[Message]:
     """The question in the user's words, as one message."""
-    conversation = _conversation(problem)
+    asked = conversation(problem)
     shown = {name: after_thinking(answer).strip() for name, answer in answers.items()}
     about = {
-        "conversation": conversation,
+        "conversation": asked,
         "prompt": problem.prompt[-1]["content"],
         "reference": problem.answer,
-        "mark": mark_of(conversation, *shown.values(), problem.answer),
+        "mark": mark_of(asked, *shown.values(), problem.answer),
     }
     return [{"role": "user", "content": templates.fill(template, about | shown | values)}]
 

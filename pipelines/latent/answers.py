@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from pipelines import verifiers
 from pipelines.base.errors import DataError
 from pipelines.data import chat, control, dataset
 from pipelines.data.records import Problem
+from pipelines.engine.answering import verdicts_on
 from pipelines.engine.prompts import Prompts
 from pipelines.latent.hybrid import Hybrid
 from pipelines.latent.sampler import Written, write
@@ -97,6 +97,4 @@ class Writer:
         """What the records' verifiers say of answers, one a question."""
         answers = [tokens[kept].tolist() for tokens, kept in zip(written.tokens, written.kept, strict=True)]
         texts = chat.completion_texts(self.tokenizer, answers)
-        return verifiers.verify_many(
-            [(q.problem.verifier, text, q.problem.answer, q.problem.info) for q, text in zip(questions, texts, strict=True)]
-        )  # fmt: skip
+        return verdicts_on([question.problem for question in questions], texts)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,8 @@ from pipelines.contract.catalogue import bind
 from pipelines.contract.sampling import Sampling
 from pipelines.contract.streams import stream_id
 from pipelines.engine import models, parallel
-from pipelines.engine.answering import RewardedLoop, Shares, mean_known, summary
+from pipelines.engine.answering import RewardedLoop, Shares, correctness, mean_known, summary
+from pipelines.engine.answering_kind import ADVANTAGE
 from pipelines.engine.distribution import generator
 from pipelines.engine.fixed_data import Epochs
 from pipelines.engine.optimizer import FACTOR
@@ -25,7 +25,6 @@ from pipelines.engine.parallel import with_last
 from pipelines.engine.policy import without_dropout
 from pipelines.latent.answers import Question, Writer
 from pipelines.latent.hybrid import FILE, Gates, Hybrid, gates_of, save_gates
-from pipelines.latent.kinds import ADVANTAGE
 from pipelines.latent.sampler import Scored, Written, score
 from pipelines.rlvr import graded
 from pipelines.rlvr.divergence.k3 import k3
@@ -148,14 +147,11 @@ class Trainer(RewardedLoop):
         streams = [
             stream_id(self.seed, "heldout", problem.uid, number) for problem in self.asked for number in range(samples)
         ]
-        greedy = self._correct(self.heldout, self.writer.write(self.heldout, [0] * len(self.heldout), greedy=True))
-        drawn = self._correct(several, self.writer.write(several, streams))
+        certain = self.writer.write(self.heldout, [0] * len(self.heldout), greedy=True)
+        greedy = correctness(self.writer.verdicts(self.heldout, certain))
+        drawn = correctness(self.writer.verdicts(several, self.writer.write(several, streams)))
         means = [mean_known(drawn[start : start + samples]) for start in range(0, len(drawn), samples)]
         return {"greedy": greedy, "sampled": means}
-
-    def _correct(self, questions: list[Question], written: Written) -> list[float]:
-        verdicts = self.writer.verdicts(questions, written)
-        return [math.nan if verdict.correct is None else float(verdict.correct) for verdict in verdicts]
 
     def answered(self) -> dict[str, float]:
         """Also beside the twin."""

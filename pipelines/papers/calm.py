@@ -141,16 +141,17 @@ class calm(Judged):
         return known | {uid: named(reply.text, self.most) for uid, reply in zip(unnamed, replies, strict=True)}
 
     def _named(self, problem: Problem) -> list[Message]:
-        mark, data = _fenced({"task": _task(problem)})
-        system = NAMED.format(data=DATA.format(mark=mark), instruction=self.instruction, most=self.most)
-        return [{"role": "system", "content": system}, {"role": "user", "content": data}]
+        return self._asked(NAMED, {"task": questions.conversation(problem)}, most=self.most)
 
     def _achieved(self, problem: Problem, transition: Transition, subgoals: Sequence[str]) -> list[Message]:
         texts = {"seen before": transition.before, "action": transition.action, "seen after": transition.after}
-        mark, data = _fenced({"task": _task(problem)} | texts)
         numbered = "\n".join(f"{number}. {text}" for number, text in enumerate(subgoals, 1))
-        system = ACHIEVED.format(data=DATA.format(mark=mark), instruction=self.instruction, subgoals=numbered)
-        return [{"role": "system", "content": system}, {"role": "user", "content": data}]
+        return self._asked(ACHIEVED, {"task": questions.conversation(problem)} | texts, subgoals=numbered)
+
+    def _asked(self, question: str, texts: Mapping[str, str], **told: Any) -> list[Message]:
+        mark = questions.mark_of(*texts.values())
+        system = question.format(data=DATA.format(mark=mark), instruction=self.instruction, **told)
+        return [{"role": "system", "content": system}, {"role": "user", "content": questions.fence(mark, texts)}]
 
     def _transitions(self, row: Trajectory, problem: Problem) -> list[Transition]:
         """One for each turn; a turn that shows nothing leaves what was seen before it."""
@@ -166,16 +167,6 @@ class calm(Judged):
             transitions.append(Transition(before, after_thinking(self._decode(own)).strip(), after))
             before = after
         return transitions
-
-
-def _task(problem: Problem) -> str:
-    return "\n".join(f"[{message['role']}] {message['content']}" for message in problem.prompt)
-
-
-def _fenced(texts: Mapping[str, str]) -> tuple[str, str]:
-    """(mark, the texts, each under a line with the mark and its heading)."""
-    mark = questions.mark_of(*texts.values())
-    return mark, "\n".join([*(f"{mark} {heading}\n{text}" for heading, text in texts.items()), f"{mark} end"])
 
 
 def named(text: str | None, most: int) -> tuple[str, ...]:
