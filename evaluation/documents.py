@@ -7,13 +7,14 @@ from typing import Any
 
 from evaluation import harness
 from evaluation.played import problems
+from pipelines.environments import start_key
 from pipelines.recipe.settings import Evaluate
 
 
 def questions(evaluate: dict[str, Any]) -> Iterator[tuple[str, str]]:
     """(task, question) of every document that the tasks of an `evaluate` section would ask.
 
-    Of an environment's problem it is what the user says in its prompt.
+    Of an environment's problem it is what the user says in its prompt, or the key of its start where that does not show all.
 
     Raises:
         RecipeError: a task or its data cannot be loaded.
@@ -22,7 +23,8 @@ def questions(evaluate: dict[str, Any]) -> Iterator[tuple[str, str]]:
     tasks = harness.manager(settings)
     for task in settings.tasks:
         for problem in problems(task.environment, task.limit) if task.environment is not None else ():
-            yield task.name, "\n".join(m["content"] for m in problem.prompt if m["role"] == "user")
+            shown = "\n".join(m["content"] for m in problem.prompt if m["role"] == "user")
+            yield task.name, start_key(problem) or shown
     asked = [task for task in settings.tasks if task.environment is None]
     for task in {(task.asks, *task.rows.items()): task for task in asked}.values():
         for name, lm_task in harness.load_task(tasks, task).items():

@@ -20,6 +20,6 @@ def drawn(name: str, size: int, seed: int, config: dict[str, Any]) -> list[Probl
     records = []
     for row in environments.problems(name, size, seed, config):
         about = {k: row[k] for k in ("prompt", "answer", "verifier", "info")}
-        uid = problem_uid(name, row["prompt"])
+        uid = problem_uid(name, row["prompt"], row["info"])
         records.append(Problem(uid=uid, source=name, licence="generated", **about))
     return records

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pipelines import environments
 from pipelines.curate.cells import Cells, text_key
 from pipelines.curate.formats import Row
 from pipelines.curate.mapping import to_problem
@@ -31,6 +32,11 @@ def prompt_text(problem: Problem) -> str:
         return problem.raw_text
     asked = [*problem.prompt, *problem.info.get(REJECTED_PROMPT, ())]
     return "\n".join(m["content"] for m in asked if m["role"] != "assistant")
+
+
+def _identity(problem: Problem) -> str:
+    """What tells records with one prompt apart: the texts that they hold, and what the prompt does not show."""
+    return text_key(problem) + environments.hidden(problem.info)
 
 
 @dataclass(slots=True)
@@ -82,7 +88,7 @@ class Reader:
                 problem = to_problem(cells, self.source, self_check=self.self_check, answered=self.answered)
         except RowError as error:
             return error
-        return Record(problem, cells.extra, cells.lost, exact_key(prompt_text(problem) + text_key(problem)))
+        return Record(problem, cells.extra, cells.lost, exact_key(prompt_text(problem) + _identity(problem)))
 
     def compare(self, record: Record, shown: Callable[[Problem], str] | None = None) -> None:
         """Find out whether the record overlaps with a benchmark, and otherwise what it is compared with others by.
@@ -92,12 +98,14 @@ class Reader:
         """
         problem = record.problem
         text, question = prompt_text(problem), question_text(problem)
-        if self.leaks is not None:
+        if self.leaks is not None and (start := environments.start_key(problem)):
+            record.leak = self.leaks.hit(start)
+        elif self.leaks is not None:
             # A benchmark's question comes without the system message that this recipe may put before it.
             record.leak = self.leaks.hit(text) or (self.leaks.hit(question) if question != text else None)
         if self.near is not None and self.minhash is not None and record.leak is None:
             record.signature = self.minhash(shingles(marks.MARK.sub(" ", text), self.near.shingle)).tobytes()
-            record.answer = exact_key(problem.answer + text_key(problem) + (shown(problem) if shown else ""))
+            record.answer = exact_key(problem.answer + _identity(problem) + (shown(problem) if shown else ""))
         record.compared = True
 
 

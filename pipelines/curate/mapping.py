@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from pipelines import environments, verifiers
@@ -79,12 +80,12 @@ def to_problem(row: dict[str, Any], source: Source, *, self_check: bool, answere
         if not known.doubtful:
             raise fault
         answer, verifier = "", "exact"
-    uid = own_uid or problem_uid(origin, prompt)
+    uid = own_uid or problem_uid(origin, prompt, info)
     if pair:
-        info |= {ORIGIN: problem_uid(origin, prompt), **pair}
+        info |= {ORIGIN: problem_uid(origin, prompt, info), **pair}
         texts = (*pairs.TEXTS, pairs.COMPLETION, *pairs.PARTS, steps.STEPS)
         told = "\0".join(str(pair[each]) for each in texts if each in pair)
-        uid = own_uid or problem_uid(origin, [*prompt, {"role": "pair", "content": told}])
+        uid = own_uid or problem_uid(origin, [*prompt, {"role": "pair", "content": told}], info)
     return Problem(
         uid=uid, prompt=prompt, answer=answer, verifier=verifier, source=name, licence=source.licence, info=info
     )
@@ -136,7 +137,7 @@ def _raw_text(row: Cells, source: Source) -> Problem:
     name, origin = _names(row, source)
     row.lost.update(each[:100] for each, value in row.items() if each not in row.used | {column} and not missing(value))
     info = {"split": source.split, RAW_TEXT: text}
-    uid = problem_uid(origin, [{"role": "text", "content": text}])
+    uid = problem_uid(origin, [{"role": "text", "content": text}], info)
     return Problem(uid=uid, prompt=[], answer="", verifier="exact", source=name, licence=source.licence, info=info)
 
 
@@ -190,8 +191,10 @@ def _wherever_it_lies(source: Source) -> str:
     return re.sub(r"^(sqlite:///)?[/~].*/", "", source.label)
 
 
-def problem_uid(source: str, prompt: list[Message]) -> str:
-    """32 hexadecimal characters that depend on the source's name and the prompt only."""
+def problem_uid(source: str, prompt: list[Message], info: Mapping[str, Any]) -> str:
+    """32 hexadecimal characters that depend on the source's name, the prompt, and what it does not show (`environments.hidden`) only."""
+    if unshown := environments.hidden(info):
+        prompt = [*prompt, {"role": "hidden", "content": unshown}]
     return hashlib.sha256(dumps([source, prompt]).encode()).hexdigest()[:32]
 
 

@@ -29,6 +29,7 @@ from pipelines.data.pairs import PARTS
 from pipelines.data.records import RAW_TEXT, Message, Problem
 from pipelines.data.steps import STEPS
 from pipelines.engine import models
+from pipelines.environments import hidden
 from pipelines.recipe.settings import Curate, NearDuplicates, Source
 from pipelines.stage.report import Report
 
@@ -151,7 +152,7 @@ class _Alike:
         if self.one_prompt:
             self.one_prompt = (
                 ORIGIN not in problem.info and problem.raw_text is None and _asked(problem) == _asked(self.first)
-            )
+            ) and not hidden(problem.info)
             self.one_problem &= (problem.answer, problem.info) == (self.first.answer, self.first.info)
 
     def check(self, field: str, label: str, source: Source) -> None:

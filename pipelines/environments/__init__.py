@@ -2,6 +2,7 @@
 
 An environment is a file that defines a class of the same behaviour as `Environment` under the name `World`, and
 `problems(size, seed, **config)`, which yields rows for `curate` (kind: environment) with worked turns for SFT. Plug-ins bring others.
+Where episodes with the same prompt may differ, its function `hidden(info)` says by what (see `hidden`).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.util
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -156,6 +158,33 @@ def runs_outside(name: str) -> bool:
 def shows_images(name: str) -> bool:
     """Whether its texts name images (`SHOWS_IMAGES` in its module); in those of others no text is read as one."""
     return _says(name, "SHOWS_IMAGES")
+
+
+def hidden(info: Mapping[str, Any]) -> str:
+    """What the problem of this info is beside what its prompt shows, such as the number to be guessed: JSON of what `hidden(info)` of its
+    environment's module says; empty where the prompt shows all.
+
+    Two problems of one prompt are the same problem only where this is equal, too.
+
+    >>> hidden({"environment": "guess_number", "number": 5, "most": 9}), hidden({"environment": "frozen_lake"}), hidden({})
+    ('["guess_number", [9, 5]]', '', '')
+    """
+    name = info.get("environment")
+    if name is None or name not in known():
+        return ""
+    says = getattr(module(name), "hidden", None)
+    told = says(info) if says is not None else None
+    return "" if told is None else json.dumps([name, told], sort_keys=True)
+
+
+def start_key(problem: Problem) -> str:
+    """Equal for episodes that begin alike, whatever was said in them already, where prompts do not show all (`hidden`); else empty.
+
+    Benchmark questions and rows are compared by it in place of their texts, of which most are the rules of the game.
+    """
+    unshown = hidden(problem.info)
+    first = next((message["content"] for message in problem.prompt if message["role"] == "user"), "")
+    return hashlib.sha256(f"{first}\0{unshown}".encode()).hexdigest() if unshown else ""
 
 
 def read_from(name: str, value: Any) -> Any:

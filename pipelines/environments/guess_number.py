@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipelines.data.records import Message, Problem
@@ -92,6 +92,11 @@ def bisect(most: int, number: int) -> list[str]:
         low, high = (guesses[-1] + 1, high) if guesses[-1] < number else (low, guesses[-1] - 1)
         guesses.append((low + high) // 2)
     return [str(guess) for guess in guesses]
+
+
+def hidden(info: Mapping[str, Any]) -> list[Any]:
+    """The range, the number, and what a vague user's answers are drawn from."""
+    return [info.get("most"), info.get("number"), *([info.get("seed")] if info.get("vague") else [])]
 
 
 def problems(

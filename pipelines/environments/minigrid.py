@@ -12,7 +12,7 @@ wall ahead and to both sides.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from pipelines.base.distribution import install_hint
@@ -139,6 +139,11 @@ def _level(name: str, seed: int) -> Any:
     env: Any = gymnasium.make(name, disable_env_checker=True).unwrapped
     env.reset(seed=seed)
     return env
+
+
+def hidden(info: Mapping[str, Any]) -> list[Any]:
+    """The level and its seed: the agent's view is a part of it."""
+    return [info.get("level"), info.get("seed")]
 
 
 def expert(level: str, seed: int) -> list[str]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 from urllib.parse import urlsplit
 
@@ -170,6 +170,11 @@ def _complaints(body: dict[str, Any]) -> Iterator[str]:
     """What an action lacks, in the server's words."""
     for error in body.get("errors") or []:
         yield f"{'.'.join(map(str, error.get('loc', [])))}: {error.get('msg', '')}"[:200]
+
+
+def hidden(info: Mapping[str, Any]) -> list[Any]:
+    """The server, and what it starts an episode from."""
+    return [info.get("url"), info.get("reset"), info.get("seed")]
 
 
 def _action(message: str, info: dict[str, Any]) -> dict[str, Any]:

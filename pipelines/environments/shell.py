@@ -109,6 +109,11 @@ class World:
         self.shown, self.done = state["shown"], state["done"]
 
 
+def hidden(info: Mapping[str, Any]) -> list[Any]:
+    """The folder at first, and the tests."""
+    return [info.get("files"), info.get("tests")]
+
+
 def command_of(message: str) -> tuple[str, bool]:
     """The command of a message, and whether the folder is submitted after it.
 

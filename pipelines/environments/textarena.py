@@ -93,14 +93,8 @@ class World(Replayed):
             self._random = random.Random(f"textarena {number}").getstate()
 
     def opening(self, seat: int) -> list[Message]:
-        """The conversation of a seat whose first turn this is: all that the game has shown it, moves that were made for it included.
-
-        Where cards are dealt, the deal's number tells equal hands apart.
-        """
-        assert self.problem is not None
-        info = self.problem.info
-        number = f"Game {info['deal']}.\n" if "deal" in info else ""
-        return [{"role": "user", "content": number + self.shown[seat].strip()}]
+        """The conversation of a seat whose first turn this is: all that the game has shown it, moves that were made for it included."""
+        return [{"role": "user", "content": self.shown[seat].strip()}]
 
     def observation(self, seat: int) -> str:
         """What the game has shown a seat since its last turn."""
@@ -229,6 +223,12 @@ class World(Replayed):
         number = self.problem.info["seed"] if self.drawn is None else self.drawn[0]
         while not self.done and self.seats != (None,) and self._turn() not in self.seats:
             self._say(random.Random(f"{number} {len(self.messages)}").choice(self.legal()))
+
+
+def hidden(info: Mapping[str, Any]) -> list[Any] | None:
+    """The seed of a game for one player, or the deal where there is one: what is drawn later, `reseed` draws for each episode."""
+    drawn = info.get("deal") if "seats" in info else info.get("seed")
+    return None if drawn is None else [info.get("game"), info.get("options"), drawn]
 
 
 def says_moves(method: str, config: Mapping[str, Any]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, Literal
 
 from pipelines.base.errors import RecipeError, did_you_mean
@@ -101,6 +101,11 @@ class World:
             setattr(self.env, name, value)
         self.env.np_random.bit_generator.state = state["random"]
         self.done = state["done"]
+
+
+def hidden(info: Mapping[str, Any]) -> int | None:
+    """The seed of the cards of Blackjack; the other games show all."""
+    return info.get("seed") if info.get("game") == "blackjack" else None
 
 
 def expert(world: World) -> list[str]:

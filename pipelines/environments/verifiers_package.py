@@ -11,7 +11,7 @@ import atexit
 import json
 import signal
 import threading
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, Literal
 
@@ -122,6 +122,12 @@ class World(Replayed):
 
 
 @cache
+def hidden(info: Mapping[str, Any]) -> list[Any]:
+    """The environment, and the row's answer and own info."""
+    row = info.get("row") or {}
+    return [info.get("load"), info.get("args"), row.get("answer"), row.get("info")]
+
+
 def _loop() -> Any:
     """The event loop that all episodes of the process share, in a thread of its own."""
     from anyio.from_thread import start_blocking_portal

@@ -43,6 +43,12 @@ class World(Driven):
         return _run(info["settings"], info["task"])
 
 
+def hidden(info: Mapping[str, Any]) -> list[Any]:
+    """The taskset, and all of the task but its place in it."""
+    env = (info.get("settings") or {}).get("env")
+    return [env, {name: value for name, value in (info.get("task") or {}).items() if name not in ("idx", "name")}]
+
+
 def _host(settings: Mapping[str, Any]) -> Host:
     return host_of(*(settings[name] for name in ("python", "env", "select", "variables")))
 

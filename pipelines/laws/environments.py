@@ -10,18 +10,21 @@ from collections.abc import Callable
 from typing import Any
 
 from pipelines import environments
+from pipelines.base.errors import RecipeError
 from pipelines.data.records import Problem
 from pipelines.environments import Environment, Step
 from pipelines.laws import require
 
 COUNT, SEED, TURNS = 3, 7, 4
 """Problems, their seed, and the turns that are played of each."""
+LOOKED_AT = 40
+"""Problems among which some are looked for that begin alike."""
 NONSENSE = ("", "no such action", "\x00\u200b\u202e", "x" * 5000)
 """Messages that are no action, most likely."""
 
 
-def _rows(name: str) -> list[dict[str, Any]]:
-    return list(itertools.islice(environments.problems(name, COUNT, SEED, {}), COUNT))
+def _rows(name: str, count: int = COUNT) -> list[dict[str, Any]]:
+    return list(itertools.islice(environments.problems(name, count, SEED, {}), count))
 
 
 def _problem(row: dict[str, Any]) -> Problem:
@@ -100,10 +103,36 @@ def the_key_is_of_the_state(name: str) -> None:
                 break
 
 
+def one_prompt_is_one_problem(name: str) -> None:
+    """Problems with the same prompt, of which `environments.hidden` says the same, answer the same messages alike: curation keeps one."""
+    firsts: dict[tuple[str, str], dict[str, Any]] = {}
+    try:
+        rows = _rows(name, LOOKED_AT)
+    except RecipeError:  # some refuse a size that they do not have
+        rows = _rows(name)
+    for row in rows:
+        first = firsts.setdefault((json.dumps(row["prompt"]), environments.hidden(row["info"])), row)
+        worlds = [_started(name, each) for each in (first, row)]
+        for world in worlds:
+            if (reseed := getattr(world, "reseed", None)) is not None:
+                reseed(SEED)
+        for message in dict.fromkeys([*_messages(first), *_messages(row)]) if first is not row else ():
+            steps = [world.step(message) for world in worlds]
+            told = [(step.observation, step.reward, step.done) for step in steps]
+            require(
+                told[0] == told[1],
+                f"two problems begin alike and answer {message[:20]!r} by {told[0]} and {told[1]}, "
+                "and no `hidden(info)` of the module tells them apart",
+            )
+            if steps[0].done:
+                break
+
+
 LAWS: list[Callable[[str], None]] = [
     one_seed_makes_the_same_problems,
     an_episode_begins_with_the_prompt,
     nonsense_gets_a_response,
     a_copy_goes_on_alike,
     the_key_is_of_the_state,
+    one_prompt_is_one_problem,
 ]

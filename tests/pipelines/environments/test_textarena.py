@@ -58,7 +58,7 @@ def test_each_seat_reads_its_own_cards_alone(package):
             world.step(world.legal()[-1])
         assert {seat for seat, _ in read} == {0, 1}
         for seat, text in read:
-            assert f"You are Player {seat}" in text and text.startswith(f"Game {world.problem.info['deal']}.\n")
+            assert f"You are Player {seat}" in text
             assert re.findall(r"Your card is: '(.)'", text)[0] == cards[seat]
 
 

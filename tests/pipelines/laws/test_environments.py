@@ -35,10 +35,14 @@ class World:
         self.number, self.turns = state["number"], state["turns"]
 
 
+def hidden(info):
+    return info["number"]
+
+
 def problems(size, seed):
     draw = random.Random(seed)
     for _ in range(size):
-        info = {"environment": "of_a_test", "number": draw.randrange(9)}
+        info = {"environment": "of_a_test", "number": draw.randrange(9), "solution": "4"}
         yield {"prompt": [{"role": "user", "content": "guess"}], "answer": "", "verifier": "exact", "info": info}
 
 PARTS = {"environments": {"of_a_test": sys.modules[__name__]}}
@@ -53,6 +57,7 @@ FAULTS = [
     ('self.number, self.turns = state["number"], state["turns"]', 'self.number, self.turns = state["number"], 0', "a-copy-goes-on-alike"),
     ('{"number": self.number, "turns": self.turns}', '{"number": self.number, "turns": {self.turns}}', "a-copy-goes-on-alike"),
     ("self.state_key(), {", '"here", {', "the-key-is-of-the-state"),
+    ('return info["number"]', "return None", "one-prompt-is-one-problem"),
 ]  # fmt: skip
 
 
