@@ -63,7 +63,8 @@ def _scheduler(part: Part) -> Callable[..., list[Episode]] | None:
         return None
     from pipelines.contract.asynchronous import Asynchronous  # not above: few runs need its code
 
-    return Asynchronous(sum(request.rollouts for request in part.requests)).play_out
+    rollouts = sum(request.rollouts for request in part.requests)
+    return Asynchronous(part.episodes.max_concurrent or rollouts).play_out
 
 
 def evaluate(
@@ -84,7 +85,9 @@ def evaluate(
         RolloutRequest(p, t, i, samples, system_prompt=system)
         for i, (p, t) in enumerate(zip(task_problems, prompts, strict=True))
     ]
-    at_once = max(1, settings.batch_size // samples)
+    under_way = min(settings.batch_size, episodes.max_concurrent or settings.batch_size)
+    # Each waits for its turn by itself where they are asynchronous; in lockstep all of a part are under way.
+    at_once = max(1, (settings.batch_size if episodes.asynchronous else under_way) // samples)
     parts = [Part(episodes, requests[i : i + at_once], len(requests)) for i in range(0, len(requests), at_once)]
     rows = [row for part in lm.ranks.divide(lm, play_parts, parts) for row in part]
     groups = [rows[i : i + samples] for i in range(0, len(rows), samples)]

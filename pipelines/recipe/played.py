@@ -31,7 +31,10 @@ class PlayedTask(Settings):
     """Per turn."""
     temperature: float = Field(1.0, ge=0, le=100)
     asynchronous: bool = False
-    """An episode's turn does not wait for those of others, as in `rollout: multi_turn`; all of `batch_size` are under way at once."""
+    """An episode's turn does not wait for those of others, as in `rollout: multi_turn`."""
+    max_concurrent: int | None = Field(None, ge=1, le=10_000)
+    """Episodes under way at once, where each has a program or a server of its own; in lockstep not fewer than a problem's. Default:
+    `batch_size` of the stage."""
     compact: Compact | None = None
     """How an episode's context is summarised, as in `rollout: multi_turn`."""
 

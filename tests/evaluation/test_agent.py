@@ -127,6 +127,52 @@ def test_what_a_solved_task_costs(monkeypatch, asynchronous):
     assert metrics["mean_turns"]["value"] == 3 and metrics["mean_summaries"]["value"] == 2, "summaries are no turns"
 
 
+@pytest.mark.parametrize(
+    ("asynchronous", "most", "under_way"), [(False, None, 12), (False, 4, 4), (True, None, 12), (True, 5, 5)]
+)
+def test_no_more_episodes_are_under_way_than_a_task_allows(monkeypatch, asynchronous, most, under_way):
+    """Twelve episodes of three turns, in which nobody moves."""
+    import scripted
+
+    from evaluation import agent
+
+    context = scripted.context(lambda prefix, number: "stay")
+    lm = SimpleNamespace(
+        tokenizer=scripted.tokenizer(), decoder=context.sampler, system_prompt=None, seed=0, progress=None, ranks=Ranks(),
+    )  # fmt: skip
+    playing, peak = set(), []
+    made = environments.make
+
+    def watched(name):
+        world = made(name)
+        step = world.step
+
+        def counted(message):
+            playing.add(id(world))
+            peak.append(len(playing))
+            taken = step(message)
+            counted.turns += 1
+            if counted.turns == 3:
+                playing.discard(id(world))
+            return taken
+
+        counted.turns, world.step = 0, counted
+        return world
+
+    monkeypatch.setattr(environments, "make", watched)
+    about = {
+        "task": "frozen_lake",
+        "size": 6,
+        "max_turns": 3,
+        "max_tokens": 9,
+        "asynchronous": asynchronous,
+        "max_concurrent": most,
+    }
+    settings = Evaluate(tasks=[{"name": "lake", "samples": 2, "environment": about}], bootstrap=100)
+    metrics = agent.evaluate(lm, None, settings.tasks[0], settings)[0]["lake"]
+    assert max(peak) == under_way and metrics["mean_turns"]["value"] == 3
+
+
 def test_training_data_may_not_hold_what_an_environment_asks():
     """The questions of an environment are the benchmark's, as those of an lm-eval task are."""
     from evaluation.documents import questions
