@@ -242,7 +242,7 @@ COLUMNS: dict[str, Column] = {
                           hint="Score the gold answer: providers: [answer_log_prob].", span=(-2.0, 0.0)),
     "process_reward": Column("B T", "float32", Phase.ADVANTAGE, "a process reward model",
                              "Reward of each token, before any baseline.", part=True,
-                             hint="Add a process reward model: providers: [implicit_prm].", span=(-0.2, 0.2)),
+                             hint="Add a process reward model: providers: [implicit_prm] or [trajectory_prm].", span=(-0.2, 0.2)),
     "hidden_stats": Column("B K", "float32", Phase.ADVANTAGE, "the hidden-state statistics",
                            "Statistics of the row's hidden states, as `column_options` asks for them (`HiddenStatistics`).",
                            automatic="hidden_statistics"),

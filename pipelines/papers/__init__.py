@@ -61,6 +61,7 @@ PARTS: dict[str, dict[str, str]] = {
         "gtpo_turn": "pipelines.papers.gtpo_turn:gtpo_turn_advantage",
         "hapo": "pipelines.papers.hapo:hapo",
         "igpo": "pipelines.papers.igpo:igpo",
+        "istar": "pipelines.papers.istar:istar",
         "mars": "pipelines.papers.mars:mars",
         "matchtir": "pipelines.papers.matchtir:matchtir_advantage",
         "mc_grpo": "pipelines.papers.mc_grpo:mc_grpo",
@@ -206,6 +207,7 @@ PARTS: dict[str, dict[str, str]] = {
         "self_teacher_top": "pipelines.papers.sdpo:self_teacher_top",
         "target_discriminator": "pipelines.papers.irrl:target_discriminator",
         "teacher_top": "pipelines.papers.gkd:teacher_top",
+        "trajectory_prm": "pipelines.papers.istar:trajectory_prm",
     },
     "rlvr.replay": {
         "digirl": "pipelines.papers.digirl:digirl_replay",

@@ -9,7 +9,6 @@ Outcome and process rewards, each against a leave-one-out baseline of its own.
 
 from __future__ import annotations
 
-import copy
 from typing import Annotated, Any
 
 import torch
@@ -18,9 +17,8 @@ from torch import Tensor
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
-from pipelines.contract.provider import Provider, ProviderContext
-from pipelines.engine import adamw
-from pipelines.engine.policy import Policy
+from pipelines.contract.provider import ProviderContext
+from pipelines.papers.common.implicit_reward import ImplicitReward
 from pipelines.rlvr.ops import group_size, group_sum, row_mean, whiten
 
 
@@ -30,7 +28,7 @@ from pipelines.rlvr.ops import group_size, group_sum, row_mean, whiten
     checked="official code (read; the cross-entropy objective)",
     makes=("process_reward",),
 )
-class implicit_prm(Provider):
+class implicit_prm(ImplicitReward):
     r"""A language model phi, started from the policy, whose log-ratio to the starting policy is a reward per token.
 
         r_t = beta (log phi(y_t) - log ref(y_t)),    loss = BCE(sigmoid(sum_t r_t), outcome)
@@ -39,83 +37,25 @@ class implicit_prm(Provider):
     before it scores them, as in the released code; otherwise it scores first. It does not learn from unscored rows.
     """
 
-    reads_network = True
-
-    def __init__(
-        self,
-        *,
-        beta: Annotated[float, Field(gt=0)] = 0.05,
-        learning_rate: Annotated[float, Field(gt=0)] = 1e-6,
-        max_grad_norm: Annotated[float, Field(gt=0)] = 10.0,
-        update_first: bool = True,
-    ) -> None:
-        self.beta, self.learning_rate, self.max_grad_norm = beta, learning_rate, max_grad_norm
-        self.update_first = update_first
-
     def setup(self, context: ProviderContext) -> None:
         """Copy the policy twice: the model that learns, and what it is compared with."""
-        self.passes = context.passes
+        super().setup(context)
+        self.reference = self.copy_of(context, trained=False)
 
-        def scorer(trained: bool) -> Policy:
-            model = copy.deepcopy(context.policy.model).requires_grad_(trained)
-            return Policy(model, context.rlvr.sampling, dtype=context.model.dtype)
+    def reference_logp(self, tokens: Tensor, columns: dict[str, Any]) -> Tensor:
+        """Of the starting policy."""
+        return self.score(self.reference, tokens, columns["mask"])
 
-        self.model, self.reference = scorer(True), scorer(False)
-        self.optimizer = adamw.make(self.model.model.parameters(), lr=self.learning_rate, weight_decay=0.0)
-        self.metrics: dict[str, float] = {}
+    def teaching(self, columns: dict[str, Any]) -> Tensor:
+        """Every scored row."""
+        return columns["scored"]
 
-    def fill(self, tokens: Tensor, columns: dict[str, Any]) -> None:
-        """`process_reward` [B, T]."""
-        with torch.no_grad():
-            reference = self._score(self.reference, tokens, columns["mask"])
-        self.metrics = self._learn(tokens, columns, reference) if self.update_first else {}
-        with torch.no_grad():
-            columns["process_reward"] = self.beta * (self._score(self.model, tokens, columns["mask"]) - reference)
-
-    def update(self, tokens: Tensor, columns: dict[str, Any]) -> dict[str, float]:
-        """Learn from the outcomes, unless that has happened before scoring."""
-        if self.update_first:
-            return self.metrics
-        with torch.no_grad():
-            reference = self._score(self.reference, tokens, columns["mask"])
-        return self._learn(tokens, columns, reference)
-
-    def _score(self, policy: Policy, tokens: Tensor, mask: Tensor) -> Tensor:
-        return self.passes.per_token(lambda layout, ids: policy.score(layout, ids)[0], tokens, mask)
-
-    def _learn(self, tokens: Tensor, columns: dict[str, Any], reference: Tensor) -> dict[str, float]:
-        """One step on the binary cross-entropy of the rows' summed rewards.
-
-        The sum couples a row's tokens, which a layout may have in several passes, so its derivative is taken first:
-        d loss / d log phi(y_t) = beta (sigmoid(s) - outcome) / rows, the same for each token of the row.
-        """
-        mask = columns["mask"] & columns["scored"][:, None]
-        rows = mask.any(1).nonzero().squeeze(1)
-        if not len(rows):
-            return {}
-        with torch.no_grad():
-            logp = self._score(self.model, tokens, mask)
-        outcome = (columns["raw_reward"] > 0.5).float()
-        score = self.beta * ((logp - reference) * mask).sum(1)
-        slope = (self.beta * (score.sigmoid() - outcome) / len(rows))[:, None].expand_as(mask).flatten()
-        for layout in self.passes.layouts(tokens, mask, rows):
-            values, _ = self.model.score(layout, tokens.flatten()[layout.target])
-            (values * slope[layout.target].to(values.device)).sum().backward()
-        norm = torch.nn.utils.clip_grad_norm_(self.model.model.parameters(), self.max_grad_norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        loss = torch.nn.functional.binary_cross_entropy_with_logits(score[rows], outcome[rows])
-        accuracy = ((score[rows] > 0) == (outcome[rows] > 0.5)).float().mean()
-        return {"prm/loss": float(loss), "prm/accuracy": float(accuracy), "prm/grad_norm": float(norm)}
-
-    def state_dict(self) -> dict[str, Any]:
-        """Weights and optimizer of the model that learns; the reference is the starting policy."""
-        return {"model": self.model.model.state_dict(), "optimizer": self.optimizer.state_dict()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Take up where `state_dict` left off."""
-        self.model.model.load_state_dict(state["model"])
-        self.optimizer.load_state_dict(state["optimizer"])
+    def loss(self, sums: Tensor, columns: dict[str, Any]) -> tuple[Tensor, float]:
+        """Binary cross-entropy, and how many rows are called what they are."""
+        rows = columns["scored"] & columns["mask"].any(1)
+        correct = columns["raw_reward"][rows] > 0.5
+        loss = torch.nn.functional.binary_cross_entropy_with_logits(sums[rows], correct.float())
+        return loss, float(((sums[rows] > 0) == correct).float().mean())
 
 
 @method(
