@@ -119,6 +119,8 @@ RLVR = {
     "digirl/*": Metric("Of the critics that classify.", when=_with_provider("digirl"), hint="Add providers: [digirl]."),
     "prm/*": Metric("Of the process reward model.", when=_with_provider("implicit_prm", "trajectory_prm"),
                      hint="Add providers: [implicit_prm] or [trajectory_prm]."),
+    "step_values/*": Metric("Of the critics of turns that are fitted by Bellman backups.", when=_with_provider("iql", "f_dvl"),
+                            hint="Add providers: [iql]."),
     "discriminator/*": Metric("Of the discriminator.", when=_with_provider("target_discriminator", "demonstration_discriminator"),
                               hint="Add providers: [target_discriminator] or [demonstration_discriminator]."),
     "self_teacher/*": Metric("Shares of the rows that were told a solution, and that got too long with it.",

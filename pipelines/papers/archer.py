@@ -18,27 +18,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from pipelines.contract.catalogue import method
-from pipelines.contract.columns import Column, PerRow, PerToken, PerTurn, Phase
+from pipelines.contract.columns import PerRow, PerToken, PerTurn
 from pipelines.contract.provider import ProviderContext
 from pipelines.engine import distribution
 from pipelines.engine.critic import Critic
-from pipelines.papers.common.turn_critics import drawn, ended, mlp, stacked
+from pipelines.papers.common.turn_critics import drawn, ended, follow, mlp, stacked
 from pipelines.rlvr.common.learned_head import LearnedHead
 from pipelines.rlvr.ops_turns import turn_ends, turn_starts, turns_taken, turns_to_tokens
 from pipelines.rlvr.turn_values import following_values
-
-COLUMNS = {
-    "turn_action_value": Column(
-        "B S",
-        "float32",
-        Phase.ADVANTAGE,
-        "a critic of whole turns",
-        "Its estimate of the return from that state with the turn taken; 0 past the last turn.",
-        part=True,
-        hint="Add a critic of turns: providers: [archer].",
-        span=(0.0, 0.3),
-    ),
-}
 
 DRAWS = 7
 """RNG stream id of the episodes that an update draws."""
@@ -144,9 +131,7 @@ class archer(LearnedHead):
             error.sum().backward()
             losses = [losses[at] + float(error[:, 2 * at : 2 * at + 2].detach().sum()) for at in (0, 1)]
         self.learn()
-        with torch.no_grad():
-            for target, present in zip(self.target.parameters(), self.network.parameters(), strict=True):
-                target.lerp_(present.float(), self.tau)
+        follow(self.target, self.network, self.tau)
         return losses
 
     def _estimates(self, network: Critic, episodes: dict[str, Tensor]) -> tuple[Tensor, Tensor]:

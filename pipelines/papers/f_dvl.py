@@ -1,8 +1,10 @@
 """Dual RL: Unification and New Methods for Reinforcement and Imitation Learning.
 
-arXiv 2302.08560. Presets: f_dvl, recoil. Parts: f_dvl (advantage), recoil (objective).
+arXiv 2302.08560. Presets: f_dvl, f_dvl_turns, recoil. Parts: f_dvl (advantage), f_dvl (providers), recoil (objective).
 
 Answers are imitated by how far their reward is above a value that leans towards the best of the group.
+
+Over the turns of stored episodes that value is learned, with Bellman backups from turn to turn.
 
 Demonstrations are imitated and stored answers are used beside them, by the dual of a divergence between mixtures.
 """
@@ -17,10 +19,13 @@ from torch import Tensor
 
 from pipelines.contract.catalogue import method
 from pipelines.contract.columns import PerRow, PerToken
+from pipelines.papers.common.step_values import StepValues
 from pipelines.rlvr.ops import demonstrations, group_max, group_mean, group_min, group_size, group_sum
 
 HALVINGS = 60
 """Of the interval that the value lies in."""
+LARGEST_EXPONENT = 5.0
+"""Of reverse_kl in a learned value's loss."""
 
 
 @method(
@@ -50,8 +55,8 @@ def f_dvl(
 
     V is a soft maximum: it depends on the group's answers alone, whichever policy sampled them, so the rows may be stored ones (`rollout:
     stored`). Above 1/2 the larger `alpha`, the nearer V is to the best of them; with total_variation it is one of the rewards. Of several
-    minimisers V is the smallest. The released code learns V and Q by networks over steps; here an answer is one step, Q its reward, and V
-    exact. The paper proposes the first two to avoid the instability of the third.
+    minimisers V is the smallest. The released code learns V and Q by networks over steps, as the provider `f_dvl` does over turns; here an
+    answer is one step, Q its reward, and V exact. The paper proposes the first two to avoid the instability of the third.
 
     >>> import torch
     >>> r, g, yes = torch.tensor([1.0, 1, 0, 0]), torch.zeros(4).long(), torch.ones(4).bool()
@@ -90,6 +95,57 @@ def _minimum(reward: Tensor, group: Tensor, alpha: float, *, squared: bool) -> T
         slope = 1 - alpha - alpha * group_mean((above > 0) * (1 + above / 2 * squared), group, every)
         low, high = torch.where(slope < 0, middle, low), torch.where(slope < 0, high, middle)
     return high
+
+
+@method(
+    paper="2302.08560",
+    title="Dual RL: Unification and New Methods for Reinforcement and Imitation Learning (f-DVL over turns)",
+    checked="closed form (its minimum over fixed values is the advantage f_dvl's V)",
+    makes=("turn_value", "turn_action_value"),
+)
+class f_dvl_values(StepValues):
+    """Q(state, turn) and V(state) over the turns of stored episodes, as by `iql`, with another loss of V; d = min(Q'_1, Q'_2)(s, a) - V(s):
+
+        chi_square         alpha (d + d^2 / 4 where d > 0, else 0) - (1 - alpha) d
+        total_variation    alpha max(d, 0) - (1 - alpha) d
+        reverse_kl         exp(d / softness) - d / softness
+
+    and Q_i <- r + discount V(next state), 0 after the end. The other settings are `iql`'s. Where d / softness is above 5, reverse_kl goes
+    on along its tangent, since the exponential of one far value would move all others; extreme Q-learning clips it.
+    """
+
+    def __init__(
+        self,
+        *,
+        divergence: Literal["chi_square", "total_variation", "reverse_kl"] = "chi_square",
+        alpha: Annotated[float, Field(ge=0.5, lt=1)] = 0.7,
+        softness: Annotated[float, Field(gt=0)] = 1.0,
+        learning_rate: Annotated[float, Field(gt=0)] = 1e-4,
+        discount: Annotated[float, Field(ge=0, le=1)] = 0.99,
+        n_steps: Annotated[int, Field(ge=1, le=10_000)] = 1,
+        tau: Annotated[float, Field(gt=0, le=1)] = 0.05,
+        epochs: Annotated[int, Field(ge=1)] = 10,
+        batch: Annotated[int, Field(ge=1)] = 32,
+        capacity: Annotated[int, Field(ge=1)] = 10_000,
+        warm_up: Annotated[int, Field(ge=0)] = 0,
+        state_tokens: Annotated[int, Field(ge=1)] | None = None,
+        turn_limit_ends: bool = False,
+    ) -> None:
+        super().__init__(
+            learning_rate=learning_rate, discount=discount, n_steps=n_steps, tau=tau, epochs=epochs, batch=batch, capacity=capacity,
+            warm_up=warm_up, state_tokens=state_tokens, turn_limit_ends=turn_limit_ends,
+        )  # fmt: skip
+        self.divergence, self.alpha, self.softness = divergence, alpha, softness
+
+    def value_loss(self, excess: Tensor) -> Tensor:
+        """The divergence's line of the formula."""
+        if self.divergence == "reverse_kl":
+            scaled = excess / self.softness
+            beyond = (scaled - LARGEST_EXPONENT).clamp(min=0)
+            return scaled.clamp(max=LARGEST_EXPONENT).exp() * (1 + beyond) - scaled
+        above = excess.clamp(min=0)
+        conjugate = above + above.square() / 4 if self.divergence == "chi_square" else above
+        return self.alpha * conjugate - (1 - self.alpha) * excess
 
 
 @method(

@@ -76,7 +76,7 @@ def test_unscored_rows_stay_out(name):
     check(methods.unscored_rows_stay_out, "advantage", name)
 
 
-WEIGHS = {"digirl"}
+WEIGHS = {"digirl", "iql"}
 """Advantages that are weights of imitation: they are not centred, so a good episode has weight whatever the critic knew."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 import toys
 import yaml
 
@@ -12,6 +13,7 @@ from pipelines.base.errors import RecipeError
 from pipelines.data import dataset, samples
 from pipelines.data.dataset import Writer
 from pipelines.data.records import Role
+from pipelines.papers.common.step_values import Reading
 from pipelines.recipe.check import check
 from pipelines.recipe.read import read_recipe
 from pipelines.rlvr.train import Trainer
@@ -48,8 +50,8 @@ def played(tmp_path_factory, lake):
     return folder
 
 
-def trainer(tmp_path, lake, played, *more):
-    recipe = read_recipe(toys.lake(tmp_path), [*OFFLINE, *more])
+def trainer(tmp_path, lake, played, overrides=OFFLINE):
+    recipe = read_recipe(toys.lake(tmp_path), list(overrides))
     work = tmp_path / "work"
     (work / "out").mkdir(parents=True, exist_ok=True)
     return Trainer(
@@ -87,6 +89,48 @@ def test_an_offline_stage_trains_on_the_very_episodes(tmp_path, lake, played, mo
     history = [values for _, values in toys.history(tmp_path / "work")]
     assert len(history) == 3 and history[-1]["digirl/episodes"] == 36
     assert any(values.get("optimizer/grad_norm", 0) > 0 for values in history)
+
+
+def test_values_over_the_turns_of_stored_episodes_are_fitted_to_what_happened(tmp_path, lake, played):
+    """What the critics store is what was played: boards, messages, pay and who ended; the policy is trained on Q - V of these turns."""
+    values = "{kind: iql, epochs: 2, batch: 8, warm_up: 1, state_tokens: 13}"
+    made = trainer(tmp_path, lake, played, ["presets=[iql]", *OFFLINE[1:5], f"rlvr.providers=[{values}]"])
+    critics, seen = made.learner.providers["iql"], []
+    update = critics.update
+
+    def watched(tokens, columns):
+        seen.append(columns)
+        return update(tokens, columns)
+
+    critics.update = watched
+    made.run()
+    history = [measured for _, measured in toys.history(tmp_path / "work")]
+    assert [measured["step_values/episodes"] for measured in history] == [12, 24, 36]
+    assert "optimizer/grad_norm" not in history[0] and history[-1]["optimizer/grad_norm"] > 0
+    stored = [(row, json.loads(row["episode"])["turns"]) for row in samples.read(played / "drafts")]
+    problems = {problem.uid: problem for problem in dataset.read_split(played / "few", "train")}
+    ends = set()
+    for episode in critics.store:
+        tokens = episode["token"].tolist()
+        row, turns = next(
+            each for each in stored if [*each[0]["prompt_ids"], *each[0]["completion_ids"]][: len(tokens)] == tokens
+        )
+        assert episode["paid"][: len(turns)].tolist() == [turn["reward"] for turn in turns]
+        assert bool(episode["over"]) == (row["stop"] == "environment")
+        ends.add(row["stop"])
+        reading = Reading.of(episode["token"][None], episode["turn"][None], episode["mask"][None], 13)
+        shown = [problems[row["uid"]].prompt[-1]["content"], *(turn["reply"] for turn in turns)]
+        assert len(reading.state) == len(turns) == len(reading.token)
+        for n, (text, turn) in enumerate(zip(reading.token, turns, strict=True)):
+            place, end = int(reading.state[n]) % len(text), int(reading.action[n]) % len(text)
+            assert made.tokenizer.decode(text[:place], skip_special_tokens=True) == shown[n], "the board that was shown"
+            begin, stop = turn["span"]
+            assert text[place:end].tolist() == list(row["completion_ids"])[begin:stop], "V in front of it, Q behind it"
+    assert ends == {"environment", "turns"}
+    for columns in seen:
+        gap = (columns["turn_action_value"] - columns["turn_value"]).gather(1, columns["turn"].clamp(min=0))
+        wanted = (3 * gap).exp().clamp(max=100) * columns["mask"]
+        torch.testing.assert_close(columns["advantage"], wanted)
 
 
 @pytest.mark.parametrize(
