@@ -77,6 +77,10 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
             "rlvr.advantage.threshold=-0.3",
             "rlvr.providers=[{kind: digirl, epochs: 2, batch: 8, warm_up: 1}]",
         ],
+        [
+            *TURNS, "presets=[f_dvl_turns]", "rlvr.rollout={kind: multi_turn, max_turns: 3}",
+            "rlvr.providers=[{kind: f_dvl, divergence: reverse_kl, n_steps: 2, epochs: 2, batch: 8, warm_up: 1}]",
+        ],
         [*TURNS, "presets=[spa]", "rlvr.rollout={kind: multi_turn, max_turns: 3}"],
         [*TURNS, "presets=[rebel]", "rlvr.rollout.max_turns=3", "rlvr.advantage.target_success=0.9"],
         [*TURNS, "presets=[activevln]", "rlvr.rollout={kind: multi_turn, max_turns: 3, tolerance: 1.5, regenerate: 1}"],
@@ -88,8 +92,8 @@ def test_a_conversation_is_what_the_template_would_write(tmp_path, lake):
         ["presets=[tree_grpo]", *TREES],
     ],
     ids=[
-        "plain", "gigpo", "trloo", "seeupo", "era", "archer", "digirl", "spa", "rebel", "activevln", "arpo", "epo", "trloo_turn_clip",
-        "gated_gae", "arpo_hard", "tree_grpo",
+        "plain", "gigpo", "trloo", "seeupo", "era", "archer", "digirl", "f_dvl_turns", "spa", "rebel", "activevln", "arpo", "epo",
+        "trloo_turn_clip", "gated_gae", "arpo_hard", "tree_grpo",
     ],
 )  # fmt: skip
 @pytest.mark.few(8)
