@@ -20,7 +20,7 @@ from pipelines.engine import checkpoint, models, parallel
 from pipelines.engine.in_process import engine_of
 from pipelines.engine.optimizer import Stepper
 from pipelines.engine.policy import without_dropout
-from pipelines.recipe.model_path import ADAPTER
+from pipelines.recipe.model_path import ADAPTER, PLAIN
 from pipelines.recipe.training import TrainSettings
 from pipelines.stage import process
 from pipelines.stage.monitors import Alarm, Monitors
@@ -53,6 +53,8 @@ class Loop:
 
     section: ClassVar[str]
     """The recipe's name for the kind of stage, for messages."""
+    takes: ClassVar[tuple[str, ...]] = (PLAIN,)
+    """What the model that it starts from may be, as ports of stages name it."""
     dropout: ClassVar[bool] = False
     """Whether the network keeps its dropout."""
     world = parallel.World()
@@ -352,7 +354,7 @@ class Loop:
 
     def _whole_network(self) -> Any:
         if self.origin is not None:
-            return models.load_model(self.origin, self.model_settings)
+            return models.load_model(self.origin, self.model_settings, self.takes)
         network = models.fresh_model(self.model_settings, self.tokenizer, self.seed)
         if self.world.rank == 0:
             models.save_model(network, self.tokenizer, self.out / "base", {"stage": "base"})

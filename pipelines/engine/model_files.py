@@ -10,14 +10,14 @@ import json
 import logging
 import pickle
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipelines.base.errors import ModelError, UserError, out_of_memory
 from pipelines.data.control import TAGS
-from pipelines.recipe.model_path import ADAPTER_CONFIG, CLASSIFIER, architecture_of
+from pipelines.recipe.model_path import ADAPTER_CONFIG, CLASSIFIER, PLAIN, architecture_of, made_as
 
 if TYPE_CHECKING:
     import torch
@@ -77,12 +77,21 @@ def check_folder(folder: Path) -> None:
             )
 
 
-def check_language_model(folder: Path) -> None:
-    """Refuse a reward model where a language model is asked.
+def check_language_model(folder: Path, takes: Collection[str] = (PLAIN,)) -> None:
+    """Refuse a reward model where a language model is asked, and one that would be read otherwise than it was trained.
+
+    Args:
+        takes: what the model may be, as ports of stages name it.
 
     Raises:
-        ModelError: the folder holds a sequence classifier.
+        ModelError: the folder holds a sequence classifier, or its stage says that it is something else.
     """
+    if (kind := made_as(folder)) not in takes:
+        raise ModelError(
+            "model.path",
+            f"{folder} is a {kind}, which cannot be read here as it was trained",
+            "Name the model that it was trained from, or another language model.",
+        )
     architecture = architecture_of(folder) or ""
     if architecture.endswith(CLASSIFIER):
         raise ModelError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -331,10 +331,13 @@ def weights_dtype(model: Model) -> torch.dtype:
     return torch.bfloat16 if model.weights_dtype == "bfloat16" else torch.float32
 
 
-def load_model(path: str | Path, model: Model) -> PreTrainedModel:
+def load_model(path: str | Path, model: Model, takes: Collection[str] = (model_files.PLAIN,)) -> PreTrainedModel:
     """A pretrained causal LM in `weights_dtype`, each weight from the checkpoint or tied to one that is.
 
     `allow_missing`, `allow_unexpected` and `revision` hold for the recipe's own `model.path`, not for what stages make of it.
+
+    Args:
+        takes: as in `model_files.check_language_model`.
 
     Raises:
         ModelError: the weights cannot be loaded, or do not fit the configuration; lists the tensors.
@@ -346,7 +349,7 @@ def load_model(path: str | Path, model: Model) -> PreTrainedModel:
     revision = model.revision if own else None
     if Path(where).is_dir():
         model_files.check_folder(Path(where))
-        model_files.check_language_model(Path(where))
+        model_files.check_language_model(Path(where), takes)
     with (
         reading(
             "model.path", f"the weights of {where} could not be loaded", "Check the files, the name and the network."

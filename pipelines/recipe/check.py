@@ -16,10 +16,10 @@ from pipelines.contract.scorer import POLICY
 from pipelines.recipe import settings as s
 from pipelines.recipe.check_monitors import check_monitors
 from pipelines.recipe.corrected import check_staleness, check_window
-from pipelines.recipe.model_path import ADAPTER_CONFIG, CLASSIFIER, architecture_of, gguf_of
+from pipelines.recipe.model_path import ADAPTER_CONFIG, CLASSIFIER, PLAIN, architecture_of, gguf_of, made_as
 from pipelines.recipe.read import Recipe
 from pipelines.recipe.slots import bind_monitors, bind_providers, bind_slots, bound_list, column_options, learning
-from pipelines.recipe.stage_kind import Node, in_its_code
+from pipelines.recipe.stage_kind import BASE, MASKED_MODEL, MODEL, Node, in_its_code
 from pipelines.recipe.vision_checks import check_vision
 
 OF_CHOSEN_TOKENS = ("step_potential", "token_reward")
@@ -357,7 +357,7 @@ def _asks_policy(part: Bound) -> bool:
 
 
 def check_base(recipe: Recipe) -> None:
-    """The recipe's own model is a whole folder, a file or a hub name.
+    """The recipe's own model is a whole folder, a file or a hub name, and of a kind that the stages that load it take.
 
     Raises:
         RecipeError: the reason and the fix.
@@ -389,3 +389,18 @@ def check_base(recipe: Recipe) -> None:
             )
         if not any((folder / f).exists() for f in ("tokenizer.json", "tokenizer.model", "vocab.json")):
             raise RecipeError("model.path", f"{base} has no tokenizer (tokenizer.json); save it beside the model.")
+        if (kind := made_as(folder)) != PLAIN:
+            _check_made_as(recipe, kind)
+
+
+def _check_made_as(recipe: Recipe, kind: str) -> None:
+    """Every stage that loads the recipe's own model takes what it is."""
+    for node in recipe.nodes():
+        ports = {port: about for port, about in node.kind.ports.items() if {MODEL, MASKED_MODEL} & {*about.takes}}
+        own = [p for p in ports if BASE in (node.named(p) or (BASE,)) and not node.asks_endpoint(p)]
+        if any(kind not in ports[port].takes for port in own):
+            raise RecipeError(
+                "model.path",
+                f"{recipe.model.path} is a {kind}, which {node.name}, a stage of kind {node.kind.name}, would not read as it was trained",
+                "Name the model that it was trained from, or a stage that takes it.",
+            )

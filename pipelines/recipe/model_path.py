@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from pipelines.base.errors import ModelError
-from pipelines.base.files import is_inside
+from pipelines.base.files import is_inside, read_object
 
 PACKAGE = "package:"
 """Start of a path that names an installed package: `package:NAME`, or `package:NAME/FILE.gguf`."""
@@ -17,6 +17,8 @@ CLASSIFIER = "ForSequenceClassification"
 """How transformers names its classes for reward models."""
 ADAPTER, ADAPTER_CONFIG = "adapter", "adapter_config.json"
 """The folder of a stage's artifact with the adapters that LoRA has trained, beside `model`, and peft's file in it."""
+ABOUT, MAKES, PLAIN = "whetstone.json", "makes", "model"
+"""The file of a stage beside its model, its line for what the model is where that is no plain language model, and what it is otherwise."""
 PATHS = "A path or a hub name has a slash, such as ./NAME."
 """For messages of settings that take a stage or a model's path."""
 SHOWN = 5
@@ -101,3 +103,10 @@ def architecture_of(path: str | Path | None) -> str | None:
         return None  # said where the folder is read
     listed = body.get("architectures") if isinstance(body, dict) else None
     return str(listed[0]) if isinstance(listed, list) and listed else None
+
+
+def made_as(path: str | Path | None) -> str:
+    """What a local model folder is, as ports of stages name it: `model`, unless its stage wrote something else beside it."""
+    file = Path(os.path.expanduser(str(path or ""))) / ABOUT
+    about = read_object(file, **{MAKES: str}) if path and file.is_file() else None
+    return (about or {}).get(MAKES) or PLAIN
