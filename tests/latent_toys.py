@@ -49,9 +49,10 @@ ROWS = [
 ]  # fmt: skip
 
 
-def recipe(folder: Path, **stages):
-    """The toy recipe, read; `stages` replace fields of a stage, and a stage of None is left out."""
+def recipe(folder: Path, *, model: dict | None = None, **stages):
+    """The toy recipe, read; `stages` replace fields of a stage, and a stage of None is left out. `model` replaces the recipe's own."""
     body = copy.deepcopy(RECIPE)
+    body["model"] = model or body["model"]
     body["stages"]["data"]["sources"][0]["path"] = str(folder / "rows.jsonl")
     for name, fields in stages.items():
         if fields is None:
@@ -62,12 +63,12 @@ def recipe(folder: Path, **stages):
     return read_recipe(folder / "recipe.yaml")
 
 
-def trainer(read, stage: str, work: Path, begun: Path):
-    """A trainer of a latent stage of the recipe that works in a folder."""
+def trainer(read, stage: str, work: Path, begun: Path, start: str | None = "cold"):
+    """A trainer of a latent stage of the recipe that works in a folder; `start` of None is the recipe's own model."""
     check(read)
     (work / "out").mkdir(parents=True, exist_ok=True)
     inputs = {"data": begun / "data"} | ({"twin": begun / "tokens" / "out"} if read.node(stage).named("twin") else {})
     return Trainer(
-        read.node(stage).settings, read.model, start=str(begun / "cold" / "out" / "model"), data=begun / "data",
+        read.node(stage).settings, read.model, start=start and str(begun / start / "out" / "model"), data=begun / "data",
         out=work / "out", work=work, report=Report(work, committed=True), seed=0, inputs=inputs,
     )  # fmt: skip

@@ -14,7 +14,7 @@ from pipelines.data import chat, control, dataset
 from pipelines.data.records import Problem
 from pipelines.engine.answering import verdicts_on
 from pipelines.engine.prompts import Prompts
-from pipelines.latent.hybrid import Hybrid
+from pipelines.latent.policy import LatentPolicy
 from pipelines.latent.sampler import Written, write
 from pipelines.latent.settings import LatentRl
 from pipelines.verifiers import Verdict
@@ -40,7 +40,7 @@ class Writer:
         event: told what was dropped.
     """
 
-    policy: Hybrid
+    policy: LatentPolicy
     tokenizer: Any
     settings: LatentRl
     section: str
@@ -92,6 +92,11 @@ class Writer:
     def answering(self, answers: Sequence[list[int]]) -> list[bool]:
         """Whether the text of each answer has come to `answer_start`."""
         return [self.settings.answer_start in text for text in control.decode(self.tokenizer, answers)]
+
+    def finished(self, written: Written) -> torch.Tensor:
+        """Which answers ended by themselves, bool [B]; the others were cut off at `sampling.max_tokens`."""
+        last = written.tokens.gather(1, written.kept.sum(1, keepdim=True) - 1)[:, 0]
+        return torch.isin(last, torch.tensor(sorted(chat.stops(self.tokenizer)), device=last.device))
 
     def verdicts(self, questions: Sequence[Question], written: Written) -> list[Verdict]:
         """What the records' verifiers say of answers, one a question."""

@@ -1,4 +1,4 @@
-"""The network: a causal language model of transformers, and the gates that mix what it reads of its own thoughts."""
+"""HRPO (2505.18454): a token is drawn, and read together with the mixture of all tokens through learned gates."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from pipelines.base.errors import ModelError
 from pipelines.contract.sampling import Sampling
-from pipelines.engine import models
 from pipelines.engine.distribution import warp
-from pipelines.engine.masks import keeps_keys_alone
+from pipelines.latent.gate_files import FILE, misfit
+from pipelines.latent.policy import Drawn, LatentPolicy, draw_tokens
 from pipelines.latent.settings import GateSettings
+from pipelines.rlvr.ops import row_mean
 
 SHARPNESS = 8.0
 """c of the official code's `ThinkingResidualLambda`."""
 STD = 0.02
 """Of fresh matrices: the `initializer_range` of the official code's models."""
-FILE = "latent_gates.safetensors"
-"""Beside the model's own files."""
 
 
 class Gates(nn.Module):
@@ -42,6 +41,7 @@ class Gates(nn.Module):
 
     def __init__(self, width: int, settings: GateSettings, draw: torch.Generator) -> None:
         super().__init__()
+        self.settings = settings
         self.recurrence, self.admission = nn.Linear(width, width), nn.Linear(width, width)
         with torch.no_grad():
             for linear in (self.recurrence, self.admission):
@@ -62,33 +62,34 @@ class Gates(nn.Module):
         return a * embedding + torch.sqrt(1 - a.square() + 1e-8) * (i * mixture), a
 
 
-class Hybrid(nn.Module):
+class Hybrid(LatentPolicy):
     """A network with gates, or without: then it reads tokens alone.
 
-    Args:
-        network: a causal language model of transformers, on its device.
-        gates: None for the model that reads tokens alone.
-        dtype: that it computes in, "float32" or "bfloat16"; gates and mixtures are float32.
+    What is stored of a place is its mixture h, so that gradient flows through the gates and not from one place to the place before.
 
-    Raises:
-        ModelError: it keeps more than keys and values of what it has read, or its embeddings are no plain table.
+    Args:
+        network, dtype: as in `LatentPolicy`.
+        gates: None for the model that reads tokens alone.
     """
 
     def __init__(self, network: Any, gates: Gates | None, dtype: str = "float32") -> None:
-        super().__init__()
-        self.network, self.gates, self.dtype = network, gates, dtype
-        if not keeps_keys_alone(network):
-            raise ModelError("model", "it keeps a recurrent state", "Use a family with attention alone.")
-        if type(network.get_input_embeddings()) is not nn.Embedding:
-            kind = type(network.get_input_embeddings()).__name__
-            raise ModelError(
-                "model", f"its embeddings are a {kind}, of which no mixture is known", "Use another family."
-            )
+        super().__init__(network, dtype)
+        self.gates, self.thinks = gates, gates is not None
 
     @property
-    def width(self) -> int:
-        """Of embeddings."""
-        return int(self.network.get_input_embeddings().embedding_dim)
+    def notes(self) -> int:
+        """The width of a mixture."""
+        return self.width
+
+    def draw(
+        self, logits: Tensor, thinking: Tensor, sampling: Sampling, stream: Tensor, place: int, *, greedy: bool
+    ) -> Drawn:
+        """A token by `sampling`, and the mixture of that distribution, which `greedy` leaves as it is."""
+        token, logp = draw_tokens(logits, sampling, stream, place, greedy=greedy)
+        mixture = torch.zeros(len(logits), self.width, device=logits.device)
+        if bool(thinking.any()):
+            mixture[thinking] = self.mixture(logits[thinking], sampling)
+        return Drawn(token, logp, mixture)
 
     def mixture(self, logits: Tensor, sampling: Sampling) -> Tensor:
         """sum_v p_v E_v / |p|_2 of the distribution that a token is drawn from, float32 [B, width].
@@ -102,38 +103,39 @@ class Hybrid(nn.Module):
         p = warp(logits, sampling).softmax(-1)
         return p @ self.network.get_input_embeddings().weight.float() / p.norm(dim=-1, keepdim=True)
 
-    def read(self, tokens: Tensor, latent: Tensor, mixtures: Tensor) -> tuple[Tensor, Tensor]:
-        """What the network reads, float32 [B, L, width], and the mean share of the token's embedding in each place, float32 [B, L].
-
-        Args:
-            tokens: int64 [B, L].
-            latent: bool [B, L], places that are mixed.
-            mixtures: float32 [B, L, width]; read there alone.
-        """
+    def read(self, tokens: Tensor, latent: Tensor, notes: Tensor) -> tuple[Tensor, Tensor]:
+        """The gated mixtures at latent places, and the mean of a there."""
         embedded = self.network.get_input_embeddings()(tokens).float()
         share = torch.ones_like(latent, dtype=torch.float32)
         if self.gates is None or not bool(latent.any()):
             return embedded, share
-        mixed, a = self.gates(embedded[latent], mixtures[latent])
+        mixed, a = self.gates(embedded[latent], notes[latent])
         return embedded.index_put((latent,), mixed), share.index_put((latent,), a.mean(-1).detach())
 
-    def logits(self, embedded: Tensor, attended: Tensor, cache: Any = None) -> Tensor:
-        """float32 [B, L, V], of what follows each place.
+    def rest(self, share: Tensor) -> Tensor:
+        """sqrt(1 - a^2), what the mixture is multiplied by."""
+        return (1 - share.square()).clamp(min=0).sqrt()
 
-        Args:
-            embedded: float32 [B, L, width].
-            attended: bool [B, before + L], False at padding; `before` places are in the cache.
-            cache: of keys and values; None reads everything at once.
-        """
-        places = (attended.long().cumsum(1) - 1).clamp(min=0)[:, -embedded.shape[1] :]
-        with models.autocast(self.dtype, embedded.device):
-            return self.network(
-                inputs_embeds=embedded.to(self.network.get_input_embeddings().weight.dtype),
-                attention_mask=attended.long(),
-                position_ids=places,
-                past_key_values=cache,
-                use_cache=cache is not None,
-            ).logits.float()
+    def reduced(self, losses: Tensor, kept: Tensor, every: Tensor) -> Tensor:
+        """Averaged over the places of an answer and then over answers, as the official code has it."""
+        return row_mean(losses, kept).sum() / every.any(1).sum().clamp(min=1)
+
+    def reference(self, network: Any) -> Hybrid:
+        """It reads tokens alone."""
+        return Hybrid(network, None, self.dtype)
+
+    def own_rates(self) -> list[tuple[list[nn.Parameter], float]]:
+        """Those of the matrices and of Lambda, as the official code has them."""
+        if self.gates is None:
+            return []
+        gates, settings = self.gates, self.gates.settings
+        matrices = [*gates.recurrence.parameters(), *gates.admission.parameters()]
+        return [(matrices, settings.learning_rate), ([gates.decay], settings.decay_learning_rate)]
+
+    def save(self, folder: Path) -> None:
+        """Write the gates."""
+        if self.gates is not None:
+            save_gates(self.gates, folder)
 
 
 def gates_of(folder: Path | None, width: int, settings: GateSettings, draw: torch.Generator) -> Gates:
@@ -142,10 +144,17 @@ def gates_of(folder: Path | None, width: int, settings: GateSettings, draw: torc
     Args:
         folder: of the model.
         width, settings, draw: as in `Gates`.
+
+    Raises:
+        ModelError: the gates are of another size, or the file does not hold them.
     """
     gates = Gates(width, settings, draw)
-    if folder is not None and (folder / FILE).exists():
+    if folder is None or not (folder / FILE).exists():
+        return gates
+    try:
         gates.load_state_dict(load_file(folder / FILE))
+    except (RuntimeError, SafetensorError) as error:
+        raise misfit(folder / FILE, width, str(error)) from None
     return gates
 
 

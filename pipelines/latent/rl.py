@@ -1,4 +1,7 @@
-"""HRPO (2505.18454): groups of answers whose thoughts are read as mixtures, advantages within a group, gradients through the gates."""
+"""Groups of answers whose thoughts are read as mixtures, advantages within a group, and a loss of places.
+
+What HRPO (2505.18454) and Latent-GRPO (2604.27998) do in their own ways is in the policy (pipelines/latent/policy.py).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pipelines.base.errors import DataError, ModelError
+from pipelines.base.errors import DataError
 from pipelines.base.files import read_json
 from pipelines.contract.catalogue import bind
 from pipelines.contract.sampling import Sampling
@@ -18,17 +21,19 @@ from pipelines.contract.streams import stream_id
 from pipelines.engine import models, parallel
 from pipelines.engine.answering import RewardedLoop, Shares, correctness, mean_known, summary
 from pipelines.engine.answering_kind import ADVANTAGE
-from pipelines.engine.distribution import generator
 from pipelines.engine.fixed_data import Epochs
 from pipelines.engine.optimizer import FACTOR
 from pipelines.engine.parallel import with_last
 from pipelines.engine.policy import without_dropout
 from pipelines.latent.answers import Question, Writer
-from pipelines.latent.hybrid import FILE, Gates, Hybrid, gates_of, save_gates
+from pipelines.latent.policies import policy_of
+from pipelines.latent.policy import LatentPolicy
 from pipelines.latent.sampler import Scored, Written, score
+from pipelines.recipe.model_path import MAKES
+from pipelines.recipe.stage_kind import LATENT_MODEL, MODEL
 from pipelines.rlvr import graded
 from pipelines.rlvr.divergence.k3 import k3
-from pipelines.rlvr.ops import clipped, ratio, row_mean
+from pipelines.rlvr.ops import clipped, ratio
 
 SUMS = ("distance", "entropy", "tokens", "mixed", "share", "mixture", "loss")
 """What the updates of a step add up, over their tokens."""
@@ -45,44 +50,44 @@ def token_loss(
     d = reference - logp, in value and in gradient.
 
     Args:
-        logp, old, reference: float32 [B, G].
-        advantage: float32 [B].
+        logp, old, reference, advantage: float32 [B, G].
 
     >>> logp = torch.tensor([[-1.0]]); reference = torch.tensor([[-1.5]])
-    >>> round(token_loss(logp, logp, reference, torch.tensor([0.5]), 0.2, 1.0).item(), 4)
+    >>> round(token_loss(logp, logp, reference, torch.tensor([[0.5]]), 0.2, 1.0).item(), 4)
     -0.3935
     """
-    loss = clipped(ratio(logp, old), advantage[:, None], clip, clip)
+    loss = clipped(ratio(logp, old), advantage, clip, clip)
     return loss if reference is None else loss + kl * k3(logp, reference)
 
 
 class Weights(parallel.Weights):
-    """The weights of a network and its gates; arguments as in `parallel.Weights`."""
+    """The weights of a policy; arguments as in `parallel.Weights`."""
 
     def save(self, tokenizer: Any, folder: Path, about: dict[str, Any]) -> None:
-        """Write the network as a folder of transformers, and the gates into a file beside it."""
+        """Write the network as a folder of transformers, and what the policy has beside it."""
         models.save_model(self.model.network, tokenizer, folder, about)
-        if self.model.gates is not None:
-            save_gates(self.model.gates, folder)
+        self.model.save(folder)
 
 
 class Trainer(RewardedLoop):
     """One run; arguments as in `Loop`."""
 
     section = "latent_rl"
+    takes = (MODEL, LATENT_MODEL)
     measured = "heldout.json"
 
     def prepare(self, data: Path) -> None:
-        """Load model, gates and reference, read the questions and plan the steps."""
+        """Load policy and reference, read the questions and plan the steps."""
         settings = self.settings
         self.before, self.shares, self.twin = {}, {}, {}
         network = self.load_network()
-        self.model = Hybrid(network, self._gates(network), self.model_settings.dtype)
+        self.model = policy_of(
+            network, self.tokenizer, settings, origin=self.origin, seed=self.seed, dtype=self.model_settings.dtype
+        )
         self.policy = self.engine.policy(network, Sampling(), dtype=self.model_settings.dtype)
         self.weights = Weights(self.model, self.policy, self.world)
         self.optimizer = self.engine.optimizer(self.model, settings.optimizer)
-        if self.model.gates is not None:
-            self._own_rates(self.model.gates)
+        self._set_own_rates()
         self.writer = Writer(self.model, self.tokenizer, settings, self.section, self.report.event, self.device)
         self.advantage = bind(ADVANTAGE, settings.advantage)
         self.questions = self.writer.split(data, settings.split)
@@ -92,38 +97,25 @@ class Trainer(RewardedLoop):
             self.asked = [question.problem for question in self.heldout]
         if "twin" in self.inputs:
             self.twin = self._twin(self.inputs["twin"])
-        self.reference: Hybrid | None = None
+        self.reference: LatentPolicy | None = None
         if settings.kl > 0:
             frozen = self._whole_network().requires_grad_(False).to(self.device)
             without_dropout(frozen)
-            self.reference = Hybrid(frozen, None, self.model_settings.dtype)
+            self.reference = self.model.reference(frozen)
         self.schedule(len(self.questions), settings.prompts, settings.updates)
         self.epochs = Epochs(partial(self.order, len(self.questions)), settings.prompts)
 
-    def _gates(self, network: Any) -> Gates | None:
-        folder = None if self.origin is None else Path(self.origin)
-        if self.settings.latent:
-            draw = generator(torch.device("cpu"), self.seed, "gates")
-            width = network.get_input_embeddings().embedding_dim
-            return gates_of(folder, width, self.settings.gates, draw).to(self.device)
-        if folder is not None and (folder / FILE).exists():
-            raise ModelError(
-                f"{self.section}.latent",
-                f"{folder} was trained with gates, which latent: false would drop",
-                "Leave latent out, or start from the model before it.",
-            )
-        return None
+    def about(self) -> dict[str, Any]:
+        """Also that no stage may read the model as one of tokens, where thoughts are read in another way."""
+        return super().about() | ({MAKES: LATENT_MODEL} if self.model.thinks else {})
 
-    def _own_rates(self, gates: Gates) -> None:
-        """Give the gates groups of the optimizer with their own learning rates, and weight decay as the official code has it."""
-        settings, own = self.settings, {id(weight) for weight in gates.parameters()}
+    def _set_own_rates(self) -> None:
+        """Give weights that the policy trains at rates of their own groups of the optimizer, with the weight decay of all."""
+        settings, groups = self.settings, self.model.own_rates()
+        own = {id(weight) for weights, _ in groups for weight in weights}
         for group in self.optimizer.param_groups:
             group["params"] = [weight for weight in group["params"] if id(weight) not in own]
-        matrices = [*gates.recurrence.parameters(), *gates.admission.parameters()]
-        for weights, rate in (
-            (matrices, settings.gates.learning_rate),
-            ([gates.decay], settings.gates.decay_learning_rate),
-        ):
+        for weights, rate in groups:
             factor = rate / settings.optimizer.learning_rate
             self.optimizer.add_param_group(
                 {"params": weights, "weight_decay": settings.optimizer.weight_decay, FACTOR: factor}
@@ -179,7 +171,9 @@ class Trainer(RewardedLoop):
         verdicts = self.writer.verdicts(rows, written)
         drawn = time.perf_counter()
         columns = graded.columns(verdicts, size)
-        advantage, scored = self.advantage(columns).to(self.device), columns["scored"].to(self.device)
+        finished, scored = self.writer.finished(written), columns["scored"].to(self.device)
+        compared = columns | {"scored": columns["scored"] & self.model.counts(finished).cpu()}
+        advantage = self.model.credit(self.advantage(compared).to(self.device), written, finished, size)
         reference = self._reference(rows, written)
         stepped: dict[str, float] = {}
         sums, gap = dict.fromkeys(SUMS, 0.0), 0.0
@@ -192,6 +186,7 @@ class Trainer(RewardedLoop):
         return {
             **graded.metrics(columns, verdicts),
             "rollout/length_mean": float(written.kept.sum(1).float().mean()),
+            "rollout/unfinished": float((~finished).float().mean()),
             GAP: gap,
             "policy/kl": sums["distance"] / tokens,
             "policy/entropy": sums["entropy"] / tokens,
@@ -205,13 +200,21 @@ class Trainer(RewardedLoop):
 
     @torch.no_grad()
     def _reference(self, rows: list[Question], written: Written) -> Tensor | None:
-        """float32 [B, G], log-probabilities of the starting model, which reads tokens alone."""
+        """float32 [B, G], log-probabilities of the starting model."""
         if self.reference is None:
             return None
         return torch.cat([self._score(self.reference, rows, written, part).logp for part in self.writer.parts(rows)])
 
-    def _score(self, policy: Hybrid, rows: list[Question], written: Written, part: slice) -> Scored:
-        return score(policy, self.writer.prompts(rows[part]), written.rows(part), self.settings.sampling)
+    def _score(
+        self,
+        policy: LatentPolicy,
+        rows: list[Question],
+        written: Written,
+        part: slice,
+        advantage: Tensor | None = None,
+    ) -> Scored:
+        prompts = self.writer.prompts(rows[part])
+        return score(policy, prompts, written.rows(part), self.settings.sampling, advantage)
 
     def _update(
         self,
@@ -224,13 +227,13 @@ class Trainer(RewardedLoop):
     ) -> float:
         """Gradients of one update; adds to the sums over tokens of the step's updates, and returns the gap of log-probabilities."""
         settings, gap = self.settings, 0.0
-        count = scored.sum().clamp(min=1)
+        every = written.kept & scored[:, None]
         for part, last in with_last(self.writer.parts(rows)):
-            kept, old = written.kept[part] & scored[part, None], written.logp[part]
-            told = self._score(self.model, rows, written, part)
+            kept, old = every[part], written.logp[part]
+            told = self._score(self.model, rows, written, part, advantage[part])
             known = None if reference is None else reference[part]
             losses = token_loss(told.logp, old, known, advantage[part], settings.clip, settings.kl)
-            loss = row_mean(losses, kept).sum() / count  # of answers, then over them, as the official code has it
+            loss = self.model.reduced(losses, kept, every)
             self.weights.backward(loss, last=last)
             with torch.no_grad():
                 mixed = written.latent[part] & kept
@@ -240,6 +243,6 @@ class Trainer(RewardedLoop):
                 sums["tokens"] += float(kept.sum())
                 sums["mixed"] += float(mixed.sum())
                 sums["share"] += float((told.share * mixed).sum())
-                sums["mixture"] += float(((1 - told.share.square()).clamp(min=0).sqrt() * mixed).sum())
+                sums["mixture"] += float((self.model.rest(told.share) * mixed).sum())
                 sums["loss"] += float(loss)
         return gap

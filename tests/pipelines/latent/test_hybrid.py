@@ -8,6 +8,7 @@ import toys
 
 from pipelines.base.errors import ModelError
 from pipelines.contract.sampling import Sampling
+from pipelines.latent.gate_files import FILE, check_gates
 from pipelines.latent.hybrid import Gates, Hybrid, gates_of, save_gates
 from pipelines.latent.settings import GateSettings
 
@@ -78,6 +79,24 @@ def test_gates_are_stored_beside_the_model(tmp_path):
     for name, value in gates.state_dict().items():
         assert torch.equal(again.state_dict()[name], value)
     assert not torch.equal(fresh.decay, gates.decay)
+
+
+def test_gates_that_do_not_fit_are_refused(tmp_path):
+    save_gates(Gates(8, GateSettings(), torch.Generator()), tmp_path)
+    for load in (
+        lambda: gates_of(tmp_path, 6, GateSettings(), torch.Generator()),
+        lambda: check_gates(tmp_path, {"hidden_size": 6}),
+    ):
+        with pytest.raises(ModelError, match=r"gates: .* for embeddings of 6 values .*remove latent_gates"):
+            load()
+    check_gates(tmp_path, {"hidden_size": 8})
+    (tmp_path / FILE).write_bytes(b"half a file")
+    for load in (
+        lambda: gates_of(tmp_path, 8, GateSettings(), torch.Generator()),
+        lambda: check_gates(tmp_path, {"hidden_size": 8}),
+    ):
+        with pytest.raises(ModelError, match=r"gates: .* for embeddings of 8 values"):
+            load()
 
 
 def test_embeddings_that_are_no_table_are_refused():

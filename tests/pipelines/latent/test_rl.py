@@ -18,9 +18,11 @@ from safetensors.torch import load_file
 
 from pipelines.base.errors import DataError, ModelError
 from pipelines.base.files import contents
+from pipelines.engine import models
 from pipelines.engine.optimizer import FACTOR
-from pipelines.latent.hybrid import FILE
+from pipelines.latent.gate_files import FILE
 from pipelines.latent.rl import GAP, SUMS, token_loss
+from pipelines.recipe.model_path import made_as
 from pipelines.rlvr.ops import row_mean
 
 OFFICIAL = {
@@ -47,7 +49,7 @@ def test_official_loss():
     logp = logits.log_softmax(-1).gather(-1, tokens)[..., 0]
     reference = torch.tensor(OFFICIAL["reference"]).log_softmax(-1).gather(-1, tokens)[..., 0]
     advantage = torch.tensor(OFFICIAL["advantage"])
-    loss = row_mean(token_loss(logp, logp.detach(), reference, advantage, 0.2, OFFICIAL["beta"]), kept).mean()
+    loss = row_mean(token_loss(logp, logp.detach(), reference, advantage[:, None], 0.2, OFFICIAL["beta"]), kept).mean()
     loss.backward()
     assert loss.item() == pytest.approx(OFFICIAL["loss"], abs=1e-6)
     assert torch.allclose(logits.grad, torch.tensor(OFFICIAL["gradient"]), atol=1e-6)
@@ -80,7 +82,7 @@ def test_an_update_moves_towards_what_is_paid(begun, tmp_path):
     made = latent_toys.trainer(latent_toys.recipe(begun, rl={"kl": 0.0}), "rl", tmp_path, begun)
     rows = [question for question in made.questions[:4] for _ in range(2)]
     written = made.writer.write(rows, list(range(8)))
-    everything, advantage = slice(0, 8), torch.tensor([1.0, -1.0]).repeat(4)
+    everything, advantage = slice(0, 8), torch.tensor([1.0, -1.0]).repeat(4)[:, None].expand(written.kept.shape)
     before = made._score(made.model, rows, written, everything).logp.detach()
     made._update(rows, written, None, advantage, torch.ones(8, dtype=torch.bool), dict.fromkeys(SUMS, 0.0))
     made.stepper.step(0)
@@ -114,11 +116,21 @@ def test_a_run_is_compared_with_its_twin(begun, tmp_path):
         out=tmp_path / "next", work=tmp_path / "next", report=latent_toys.Report(tmp_path / "next", committed=True), seed=1,
     )  # fmt: skip
     assert torch.equal(again.model.gates.decay, load_file(tmp_path / "out" / "model" / FILE)["decay"])
-    with pytest.raises(ModelError, match="latent: false would drop"):
-        latent_toys.Trainer(
-            read.node("tokens").settings, read.model, start=str(tmp_path / "out" / "model"), data=begun / "data",
-            out=tmp_path / "more", work=tmp_path / "more", report=latent_toys.Report(tmp_path / "more", committed=True), seed=1,
-        )  # fmt: skip
+    superposed = latent_toys.recipe(begun, rl={"superposed": {}})
+    for settings, match in (
+        (read.node("tokens").settings, "latent: false would drop"),
+        (superposed.node("rl").settings, "superposed would drop"),
+    ):
+        with pytest.raises(ModelError, match=match):
+            latent_toys.Trainer(
+                settings, read.model, start=str(tmp_path / "out" / "model"), data=begun / "data",
+                out=tmp_path / "more", work=tmp_path / "more", report=latent_toys.Report(tmp_path / "more", committed=True), seed=1,
+            )  # fmt: skip
+    assert (
+        made_as(tmp_path / "out" / "model") == "latent_model" and made_as(begun / "tokens" / "out" / "model") == "model"
+    )
+    with pytest.raises(ModelError, match=r"model\.path: .* is a latent_model"):
+        models.load_model(tmp_path / "out" / "model", read.model)
 
 
 def test_a_twin_that_was_asked_other_questions_is_refused(begun, tmp_path):
@@ -150,9 +162,10 @@ def job(read, begun, work):
 
 
 @pytest.mark.slow
-def test_a_kill_changes_no_byte(begun, tmp_path):
+@pytest.mark.parametrize("own", [{}, {"superposed": {"tokens": 6}}], ids=["gates", "superposed"])
+def test_a_kill_changes_no_byte(begun, tmp_path, own):
     """SIGKILL after a commit that is not the last, in the stage's own process; then to the end."""
-    read = latent_toys.recipe(begun, rl={"steps": 12, "updates": 2})
+    read = latent_toys.recipe(begun, rl={"steps": 12, "updates": 2} | own)
     forks.run(job(read, begun, tmp_path / "whole"), cwd=toys.ROOT, check=True, capture_output=True)
     killed = tmp_path / "killed"
     command = job(read, begun, killed)

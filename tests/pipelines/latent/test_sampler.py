@@ -82,7 +82,7 @@ def test_stored_mixtures_reproduce_the_sampler(lengths, after, seed, temperature
             range(min(after - 1, int(length[row]) - bool(ended)))
         )
     assert (again.share[~written.latent] == 1).all() and (again.share[written.latent] < 1).all()
-    assert (written.mixtures[~written.latent] == 0).all()
+    assert (written.notes[~written.latent] == 0).all()
 
 
 def test_without_what_was_stored_the_log_probabilities_are_others():
@@ -94,7 +94,7 @@ def test_without_what_was_stored_the_log_probabilities_are_others():
     assert ((alone - written.logp).abs() * written.kept)[:, 1:].max() > 0.1
     assert torch.allclose(alone[:, 0], written.logp[:, 0], atol=1e-4)  # nothing is mixed before the first token
     plain = answers(Hybrid(hybrid.network, None), TEXTS, sampling)
-    assert not plain.latent.any() and not plain.mixtures.any()
+    assert not plain.latent.any() and not plain.notes.any()
 
 
 def test_a_row_is_the_same_whatever_stands_beside_it():
@@ -106,7 +106,7 @@ def test_a_row_is_the_same_whatever_stands_beside_it():
     width = alone.tokens.shape[1]
     assert torch.equal(alone.tokens[0], together.tokens[2, :width])
     joined = Written.joined([together.rows(slice(0, 2)), alone])
-    assert joined.mixtures.shape == (3, together.tokens.shape[1], 64) and not joined.kept[2, width:].any()
+    assert joined.notes.shape == (3, together.tokens.shape[1], 64) and not joined.kept[2, width:].any()
 
 
 def test_greedy_takes_the_most_probable_and_mixes_as_the_sampler_does():
@@ -115,7 +115,7 @@ def test_greedy_takes_the_most_probable_and_mixes_as_the_sampler_does():
     with torch.no_grad():
         logits = hybrid.network(torch.tensor([TEXTS[0]])).logits[:, -1]
     assert written.tokens[0, 0] == logits.argmax()
-    assert torch.allclose(written.mixtures[0, 0], hybrid.mixture(logits, sampling)[0], atol=1e-5)
+    assert torch.allclose(written.notes[0, 0], hybrid.mixture(logits, sampling)[0], atol=1e-5)
 
 
 def test_gradients_reach_the_gates():
