@@ -90,6 +90,24 @@ def test_an_update_moves_towards_what_is_paid(begun, tmp_path):
     assert gain[::2].mean() > 0 > gain[1::2].mean()
 
 
+@pytest.mark.parametrize("own", [{}, {"superposed": {"tokens": 6}}], ids=["gates", "superposed"])
+def test_parts_of_an_update_add_up(begun, tmp_path, own):
+    """The loss and the gradients do not depend on how many answers a pass has."""
+    results = []
+    for tokens in (4800, 48):
+        read = latent_toys.recipe(begun, rl={"micro_batch_tokens": tokens, "kl": 0.0} | own)
+        made = latent_toys.trainer(read, "rl", tmp_path / str(tokens), begun)
+        rows = made.questions[:8]
+        assert len([*made.writer.parts(rows)]) == (1 if tokens == 4800 else 3)
+        written, sums = made.writer.write(rows, list(range(8))), dict.fromkeys(SUMS, 0.0)
+        advantage = torch.arange(1.0, 9.0)[:, None].expand(written.kept.shape)
+        made._update(rows, written, None, advantage, torch.ones(8, dtype=torch.bool), sums)
+        gradient = torch.cat([weight.grad.flatten() for weight in made.model.parameters() if weight.grad is not None])
+        results.append((sums["loss"], gradient))
+    assert results[0][0] == pytest.approx(results[1][0], rel=1e-4)
+    assert torch.allclose(results[0][1], results[1][1], atol=1e-4)
+
+
 def test_tokens_alone_is_the_same_loop_without_gates(begun, tmp_path):
     made = latent_toys.trainer(latent_toys.recipe(begun), "tokens", tmp_path, begun)
     assert made.model.gates is None

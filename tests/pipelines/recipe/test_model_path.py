@@ -6,7 +6,7 @@ import gguf_toy
 import pytest
 
 from pipelines.base.errors import ModelError, UserError
-from pipelines.recipe.model_path import gguf_of
+from pipelines.recipe.model_path import gguf_of, made_as
 
 
 @pytest.fixture
@@ -52,3 +52,17 @@ def test_what_cannot_be_found_is_said_with_the_fix(packages, path, message):
         gguf_of(path)
     assert isinstance(caught.value, UserError)
     assert str(caught.value).startswith("model.path: ") and message in str(caught.value)
+
+
+def test_what_a_folder_is(tmp_path):
+    """A language model, unless its stage wrote something else beside it."""
+    assert made_as(None) == made_as("hub/name") == made_as(tmp_path) == "model"
+    about = tmp_path / "whetstone.json"
+    for text, kind in (
+        ('{"stage": "sft"}', "model"),
+        ('{"makes": "latent_model"}', "latent_model"),
+        ('{"makes": 3}', "model"),
+        ("half", "model"),
+    ):
+        about.write_text(text)
+        assert made_as(tmp_path) == kind
