@@ -46,9 +46,10 @@ RECIPE = {
 """Two letters, of which the answer is the first: `first ab` → `a`."""
 
 
-def recipe(folder: Path, **stages):
-    """The toy recipe, read; `stages` replace fields of a stage, and a stage of None is left out."""
+def recipe(folder: Path, *, model: dict | None = None, **stages):
+    """The toy recipe, read; `stages` replace fields of a stage, and a stage of None is left out. `model` replaces the recipe's own."""
     body = copy.deepcopy(RECIPE)
+    body["model"] = model or body["model"]
     body["stages"]["data"]["sources"][0]["path"] = str(folder / "rows.jsonl")
     for name, fields in stages.items():
         if fields is None:

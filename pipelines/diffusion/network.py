@@ -17,6 +17,7 @@ from pipelines.base.errors import ModelError
 from pipelines.contract.model_settings import Model
 from pipelines.engine import models
 from pipelines.engine.masks import keeps_state
+from pipelines.recipe.stage_kind import MASKED_MODEL, MODEL
 
 MASK = "mask_token_id"
 """Field of the configuration: the token that stands for what is not known yet."""
@@ -35,7 +36,9 @@ def load(origin: str | Path | None, model: Model, tokenizer: Any, seed: int) -> 
         ModelError: it cannot be loaded, or it keeps a recurrent state, which reads in one direction only.
     """
     network: Any = (
-        models.load_model(origin, model) if origin is not None else models.fresh_model(model, tokenizer, seed)
+        models.load_model(origin, model, (MODEL, MASKED_MODEL))
+        if origin is not None
+        else models.fresh_model(model, tokenizer, seed)
     )
     config = network.config.get_text_config()
     if keeps_state(config):

@@ -11,6 +11,8 @@ from pipelines.diffusion import network
 from pipelines.diffusion.heldout import Heldout, Writer
 from pipelines.diffusion.questions import Question, Reader
 from pipelines.engine.answering import AnsweringLoop, Shares
+from pipelines.recipe.model_path import MAKES
+from pipelines.recipe.stage_kind import MASKED_MODEL
 
 CPU = torch.device("cpu")
 """Where random numbers are drawn, so that they are the same on every device."""
@@ -53,4 +55,4 @@ class DiffusionLoop(AnsweringLoop):
 
     def about(self) -> dict[str, Any]:
         """What is written beside the model."""
-        return super().about() | {"answer_length": self.settings.answer_length}
+        return super().about() | {MAKES: MASKED_MODEL, "answer_length": self.settings.answer_length}

@@ -5,7 +5,9 @@ from __future__ import annotations
 import diffusion_toys
 import pytest
 
-from pipelines.base.errors import RecipeError
+from pipelines.base.errors import ModelError, RecipeError
+from pipelines.contract.model_settings import Model
+from pipelines.engine import models
 from pipelines.recipe.check import check
 from tasks import keys
 
@@ -34,6 +36,18 @@ def test_a_fresh_model_is_trained_before_its_answers_are_paid(begun):
     read = diffusion_toys.recipe(begun, cold=None, rl={"model": None})
     with pytest.raises(RecipeError, match="fresh"):
         check(read)
+
+
+def test_its_folder_is_read_by_stages_of_its_kind_alone(begun):
+    """Any other would read it from left to right."""
+    folder = begun / "cold" / "out" / "model"
+    own = {"cold": None, "rl": {"model": None}}
+    check(diffusion_toys.recipe(begun, **own, model={"path": str(folder)}))
+    causal = {"more": {"kind": "sft", "data": "data", "steps": 1}}
+    with pytest.raises(RecipeError, match="is a masked_model, which more, a stage of kind sft, would not read"):
+        check(diffusion_toys.recipe(begun, **own, **causal, model={"path": str(folder)}))
+    with pytest.raises(ModelError, match="is a masked_model, which cannot be read here as it was trained"):
+        models.load_model(folder, Model(path=str(folder)))
 
 
 def test_keys_hold_the_code_and_the_model(begun):
