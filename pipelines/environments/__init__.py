@@ -170,7 +170,7 @@ def hidden(info: Mapping[str, Any]) -> str:
     ('["guess_number", [9, 5]]', '', '')
     """
     name = info.get("environment")
-    if name is None or name not in known():
+    if not isinstance(name, str) or name not in known():  # a row of a file may have anything there
         return ""
     says = getattr(module(name), "hidden", None)
     told = says(info) if says is not None else None

@@ -121,13 +121,13 @@ class World(Replayed):
         return str(self.problem.info["load"])
 
 
-@cache
 def hidden(info: Mapping[str, Any]) -> list[Any]:
     """The environment, and the row's answer and own info."""
     row = info.get("row") or {}
     return [info.get("load"), info.get("args"), row.get("answer"), row.get("info")]
 
 
+@cache
 def _loop() -> Any:
     """The event loop that all episodes of the process share, in a thread of its own."""
     from anyio.from_thread import start_blocking_portal

@@ -98,3 +98,10 @@ def test_repositories_with_one_prompt_are_kept_and_their_repeats_are_not(tmp_pat
     problems, card = curated(tmp_path, of_file(tmp_path, shell_rows(7, 2)), decontaminate=None)
     assert sorted(problem.info["files"]["main.py"] for problem in problems) == [f"print({n})\n" for n in range(7)]
     assert card["rows"]["exact_duplicate"] == 2
+
+
+@pytest.mark.parametrize("named", [{"a": 1}, ["guess_number"], 7, True, "no_such_game"], ids=str)
+def test_a_file_s_row_may_name_anything_for_an_environment(tmp_path, named):
+    rows = [{"prompt": f"{n} + 1 = ?", "answer": str(n + 1), "info": {"environment": named}} for n in range(4)]
+    problems, card = curated(tmp_path, of_file(tmp_path, rows), decontaminate=None)
+    assert len(problems) == 4, card

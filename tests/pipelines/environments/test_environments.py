@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 
 import agents
 import plugin_toys
@@ -19,7 +20,7 @@ from pipelines.contract.episode import play, play_out
 from pipelines.contract.turn_budget import TurnBudget
 from pipelines.data import marks
 from pipelines.data.images import IMAGES
-from pipelines.environments import Step, _observed
+from pipelines.environments import Step, _observed, verifiers_package
 from pipelines.verifiers import tool_calls
 
 HOSTILE = """
@@ -221,3 +222,11 @@ def test_which_show_images():
     assert shown == {
         "frozen_lake", "drawn_questions", "tools", "sokoban", "tic_tac_toe", "drawn_regions", "closer_states",
     }  # fmt: skip
+
+
+def test_every_episode_of_the_package_verifiers_runs_in_one_event_loop():
+    async def thread():
+        return threading.get_ident()
+
+    threads = {verifiers_package._loop().call(thread) for _ in range(3)}
+    assert len(threads) == 1 and threads != {threading.get_ident()}
