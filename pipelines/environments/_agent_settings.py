@@ -32,6 +32,7 @@ class Settings:
     result: Result = "answer"
     result_file: str | None = None
     success_at: float = 1.0
+    preload: list[str] = field(default_factory=list)
 
     def command_for(self, task: str) -> list[str]:
         """The command with the task in the place of `{task}`; files of the working folder by their full path."""
@@ -93,6 +94,22 @@ def refusals(config: Mapping[str, Any]) -> Iterator[Told]:
     elif name is not None and result == "exit_code":
         yield Told("result_file", "is not read with `result: exit_code`", "Leave it out.")
     yield from unreadable_variables(config)
+    yield from _preload_refusals(config.get("preload") or [], command)
+
+
+def _preload_refusals(modules: Any, command: Sequence[str]) -> Iterator[Told]:
+    if not isinstance(modules, list) or not all(
+        isinstance(name, str) and all(map(str.isidentifier, name.split("."))) for name in modules
+    ):
+        yield Told("preload", "is no list of modules", "Name what the program imports: [langgraph.prebuilt].")
+    elif modules and not (
+        len(command) > 1 and Path(command[0]).name.startswith("python") and command[1].endswith(".py")
+    ):
+        yield Told(
+            "preload",
+            "is for programs of Python alone, started without options",
+            "Write the command as [PYTHON, FILE.py, ...], or leave preload out.",
+        )
 
 
 def unreadable_variables(config: Mapping[str, Any]) -> Iterator[Told]:

@@ -1,7 +1,8 @@
 """Runs one program and leaves nothing of it behind; a process of its own, started with its file's path and no packages.
 
 It reads one line of JSON from its standard input: `command`, `environment`, `task`, `output` (bytes that the program may print) and
-`result_file` (or null). The program runs in a new folder with the task as its standard input. When the program has ended, has
+`result_file` (or null). The program runs in a new folder with the task as its standard input (`_preload_host` forks this process and the
+program from one that has imported what the program imports). When the program has ended, has
 printed too much, or the other side of the standard input is closed (by whatever end of the process that started it), everything
 that the program has started is killed and the folder removed. On Linux that holds for processes that left the program's group too:
 they become children of this process. What came of it is one line of JSON: `code`, `stdout`, `stderr` (their ends), `result` (text of
@@ -14,9 +15,11 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import sys
 import tempfile
+from collections.abc import Callable
 
 KEPT = 65536
 """Bytes of standard output and of the result's file that are told; of standard error an eighth."""
@@ -24,8 +27,12 @@ NOT_STARTED = 127
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
-def main() -> None:
-    """Run the program that standard input describes."""
+def main(program: Callable[[list[str], dict[str, str]], None]) -> None:
+    """Run the program that standard input describes.
+
+    Args:
+        program: becomes it, from its command and its environment, in a process with its streams and its folder; need not return.
+    """
     line = b""
     while not line.endswith(b"\n"):
         part = os.read(0, 1 << 20)
@@ -33,8 +40,13 @@ def main() -> None:
             return
         line += part
     _prctl(PR_SET_CHILD_SUBREAPER, 1)
-    with tempfile.TemporaryDirectory(prefix="agent-", ignore_cleanup_errors=True) as folder:
-        told = _run(json.loads(line), folder)
+    folder = tempfile.mkdtemp(
+        prefix="agent-"
+    )  # the program, if it is a fork of this process, must not remove it at its own end
+    try:
+        told = _run(json.loads(line), folder, program)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     left = json.dumps(told).encode() + b"\n"
     with contextlib.suppress(OSError):  # nobody wants to know
         while left:
@@ -48,7 +60,9 @@ def _prctl(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _run(spec: dict[str, object], folder: str) -> dict[str, object]:
+def _run(
+    spec: dict[str, object], folder: str, program: Callable[[list[str], dict[str, str]], None]
+) -> dict[str, object]:
     streams = [os.pipe(), os.pipe()]
     woken, wake = os.pipe2(os.O_NONBLOCK) if hasattr(os, "pipe2") else os.pipe()
     os.set_blocking(wake, False)
@@ -56,7 +70,9 @@ def _run(spec: dict[str, object], folder: str) -> dict[str, object]:
     signal.set_wakeup_fd(wake)
     keeper, child = os.getpid(), os.fork()
     if child == 0:
-        _become(spec, folder, keeper, [end for _, end in streams])
+        for number in (woken, wake, *(end for end, _ in streams)):
+            os.close(number)
+        _become(spec, folder, keeper, [end for _, end in streams], program)
     for _, end in streams:
         os.close(end)
     outputs = [_Output(streams[0][0], KEPT), _Output(streams[1][0], KEPT // 8)]
@@ -76,9 +92,16 @@ def _run(spec: dict[str, object], folder: str) -> dict[str, object]:
     }
 
 
-def _become(spec: dict[str, object], folder: str, keeper: int, ends: list[int]) -> None:
+def _become(
+    spec: dict[str, object],
+    folder: str,
+    keeper: int,
+    ends: list[int],
+    program: Callable[[list[str], dict[str, str]], None],
+) -> None:
     """The program in place of this process; never returns."""
     try:
+        signal.set_wakeup_fd(-1)
         os.setsid()
         _prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != keeper:
@@ -88,17 +111,24 @@ def _become(spec: dict[str, object], folder: str, keeper: int, ends: list[int]) 
         task.seek(0)
         for number, end in enumerate((task.fileno(), *ends)):
             os.dup2(end, number)
-        signal.set_wakeup_fd(-1)
+        task.close()
+        for end in ends:
+            os.close(end)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
         os.chdir(folder)
         command: list[str] = list(spec["command"])  # type: ignore[call-overload]
         environment: dict[str, str] = {**spec["environment"], "TMPDIR": folder}  # type: ignore[dict-item]
-        os.execvpe(command[0], command, environment)
+        program(command, environment)
     except BaseException as error:
         os.write(2, f"{type(error).__name__}: {error}\n".encode(errors="replace"))
     finally:
         os._exit(NOT_STARTED)
+
+
+def execute(command: list[str], environment: dict[str, str]) -> None:
+    """The command in place of this process."""
+    os.execvpe(command[0], command, environment)
 
 
 class _Output:
@@ -187,4 +217,4 @@ def _file(path: str) -> str | None:
 
 
 if __name__ == "__main__":
-    main()
+    main(execute)

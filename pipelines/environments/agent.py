@@ -22,6 +22,7 @@ from pipelines.environments import Unavailable, _agent_settings, _tasks
 from pipelines.environments._agent_settings import Result, Settings
 from pipelines.environments._driven import Driven, Run, opening, rows_side_by_side
 from pipelines.environments._endpoint import Session
+from pipelines.environments._preload import host_of
 from pipelines.environments._program import Program
 from pipelines.environments._tasks import Task, tasks_of
 
@@ -46,10 +47,11 @@ def _run(settings: Settings, task: str) -> Run:
     """The program of a task, started."""
 
     def start(session: Session, address: str) -> Program:
+        command, variables = settings.command_for(task), settings.exported()
         return Program(
-            settings.command_for(task),
+            command,
             {
-                **settings.exported(),
+                **variables,
                 "OPENAI_BASE_URL": address,
                 "OPENAI_API_BASE": address,
                 "OPENAI_API_KEY": session.key,
@@ -65,6 +67,7 @@ def _run(settings: Settings, task: str) -> Run:
             output=settings.output_kb * 1024,
             result_file=settings.result_file,
             on_end=session.arrived.put,
+            host=host_of(command[0], settings.preload, variables) if settings.preload else None,
         )
 
     return Run(start, settings.verdict, settings.timeout_s)
@@ -99,6 +102,7 @@ def problems(
     expert: str | None = None,
     demonstrations: bool = False,
     files: Sequence[str] = (),
+    preload: Sequence[str] = (),
 ) -> Iterator[dict[str, Any]]:
     """Tasks as the program puts them: each is started once, for its first request.
 
@@ -116,13 +120,14 @@ def problems(
         expert: `FILE.py:function` or `module:function` from the conversation, a list of messages, to the assistant's message.
         demonstrations: one row per message of the expert, with the conversation before it, for SFT.
         files: what the program reads beside the files that `command` names; like these they are in the keys of stages.
+        preload: modules that a process of `command`'s Python imports once; each start of the program is then a fork of that process.
 
     Raises:
         RecipeError: settings are wrong, the program asks nothing, or asks what cannot be played.
     """
     config = {
         "command": list(command), "variables": dict(variables or {}), "timeout_s": timeout_s, "output_kb": output_kb, "result": result,
-        "result_file": result_file, "success_at": success_at,
+        "result_file": result_file, "success_at": success_at, "preload": list(preload),
     }  # fmt: skip
     told = list(refusals({**config, "tasks": tasks, "expert": expert, "demonstrations": demonstrations}))
     if told:
@@ -131,7 +136,10 @@ def problems(
     settings = Settings(**config)  # type: ignore[arg-type]
 
     def rows_of(task: Task) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
-        run = _run(settings, task.text)
+        try:
+            run = _run(settings, task.text)
+        except Unavailable as error:
+            raise _not_played(settings, error) from error
         try:
             row, fields = _opening(run, settings, task)
             return (_demonstrated(row, run, function) if function is not None else [row]), fields
@@ -150,13 +158,17 @@ def _opening(run: Run, settings: Settings, task: Task) -> tuple[dict[str, Any], 
     try:
         prompt, asked, ignored = opening(run)
     except Unavailable as error:
-        raise RecipeError(
-            f"environment agent: {settings.command[0]} cannot be played: {error}",
-            fix="Try the program by hand against any OpenAI-compatible server.",
-        ) from error
+        raise _not_played(settings, error) from error
     info = {**task.info, "environment": "agent", "settings": vars(settings), "task": task.text, **asked}
     answer, verifier = (task.answer, task.verifier) if settings.result == "answer" else ("win", "exact")
     return {"prompt": prompt, "answer": answer, "verifier": verifier, "info": info}, ignored
+
+
+def _not_played(settings: Settings, error: Unavailable) -> RecipeError:
+    return RecipeError(
+        f"environment agent: {settings.command[0]} cannot be played: {error}",
+        fix="Try the program by hand against any OpenAI-compatible server.",
+    )
 
 
 def _demonstrated(row: dict[str, Any], run: Run, expert: Callable[[list[Message]], str]) -> list[dict[str, Any]]:

@@ -427,7 +427,8 @@ for attempt in ("0", "1"):
     ]  # fmt: skip
 
 
-def test_an_agent_of_langgraph_plays(tmp_path):
+@pytest.mark.parametrize("preload", [[], ["langchain_openai", "langgraph.prebuilt"]], ids=["alone", "preloaded"])
+def test_an_agent_of_langgraph_plays(tmp_path, preload):
     """The recipe's, in a Python of its own: a call, its result and the last word are one row."""
     python = os.environ.get("WHETSTONE_LANGGRAPH")
     if not python:
@@ -435,6 +436,7 @@ def test_an_agent_of_langgraph_plays(tmp_path):
     config = {
         "command": [python, str(toys.ROOT / "recipes" / "agents" / "langgraph_calculator.py")],
         "tasks": agents.tasks(tmp_path, {"task": "2 and 3: what is the sum?", "answer": "5"}),
+        "preload": preload,
     }
     [row] = environments.problems("agent", 1, 0, config)
     assert row["info"]["tools"][0]["function"]["name"] == "calculate"

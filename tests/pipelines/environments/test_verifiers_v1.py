@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import time
 from functools import partial
@@ -62,7 +63,7 @@ def test_its_process_ends_with_ours(tmp_path):
     """Killed by the keeper, which sees its standard input closed."""
     [row] = rows(1, fake_verifiers.config(tmp_path))
     host = _taskset_host.host_of(*(row["info"]["settings"][n] for n in ("python", "env", "select", "variables")))
-    host._program._process.stdin.close()
+    host._program._end.shutdown(socket.SHUT_WR)
     until = time.monotonic() + 10
     while host.over is None and time.monotonic() < until:
         time.sleep(0.02)
