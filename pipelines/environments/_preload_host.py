@@ -27,7 +27,7 @@ def main() -> None:
     """Import, and start a keeper for each socket that comes."""
     here = os.path.dirname(os.path.abspath(__file__))
     others = [path for path in sys.path if path != here]
-    sys.path[:] = [here]
+    sys.path[:] = [here, *others]
     keeper = importlib.import_module("_keeper")
     sys.path[:] = others  # this folder has no module of the program's
     control = socket.socket(fileno=int(sys.argv[1]))

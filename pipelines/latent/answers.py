@@ -14,8 +14,8 @@ from pipelines.data import chat, control, dataset
 from pipelines.data.records import Problem
 from pipelines.engine.answering import verdicts_on
 from pipelines.engine.prompts import Prompts
-from pipelines.latent.policy import LatentPolicy
-from pipelines.latent.sampler import Written, write
+from pipelines.latent.policy import LatentPolicy, Written
+from pipelines.latent.sampler import write
 from pipelines.latent.settings import LatentRl
 from pipelines.verifiers import Verdict
 

@@ -9,19 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from pipelines.base.errors import ModelError
 from pipelines.contract.sampling import Sampling
 from pipelines.engine import models
 from pipelines.engine.distribution import log_prob, pick, stream_points
 from pipelines.engine.masks import keeps_keys_alone
-
-if TYPE_CHECKING:
-    from pipelines.latent.sampler import Written
 
 Answering = Callable[[Sequence[list[int]]], list[bool]]
 """Tokens of each answer so far → whether its text has come to `answer_start`."""
@@ -37,6 +35,37 @@ class Drawn:
     """float32 [B], log-probability of the token, or log-density of what was drawn in its place, in nats."""
     notes: Tensor
     """float32 [B, N], what must be stored so that the place can be read again; of rows that think alone."""
+
+
+@dataclass
+class Written:
+    """Answers, one a row, padded on the right."""
+
+    tokens: Tensor
+    """int64 [B, G]."""
+    kept: Tensor
+    """bool [B, G], the tokens up to the end token, that one included."""
+    logp: Tensor
+    """float32 [B, G], of the tokens, or log-densities of what was drawn in their place, in nats, when they were drawn; 0 at padding."""
+    latent: Tensor
+    """bool [B, G], places of thoughts, which are not read as their token alone."""
+    notes: Tensor
+    """float32 [B, G, N], what the policy needs to read them again; 0 elsewhere."""
+
+    def rows(self, chosen: slice) -> Written:
+        """Some of the answers."""
+        return Written(*(each[chosen] for each in vars(self).values()))
+
+    @classmethod
+    def joined(cls, parts: Sequence[Written]) -> Written:
+        """Parts below each other, as wide as the widest."""
+        width = max(part.tokens.shape[1] for part in parts)
+        fields = []
+        for name in vars(parts[0]):
+            values = [getattr(part, name) for part in parts]
+            ends = [(0, 0) * (value.dim() - 2) + (0, width - value.shape[1]) for value in values]
+            fields.append(torch.cat([F.pad(value, end) for value, end in zip(values, ends, strict=True)]))
+        return cls(*fields)
 
 
 class LatentPolicy(nn.Module):

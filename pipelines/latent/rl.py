@@ -27,8 +27,8 @@ from pipelines.engine.parallel import with_last
 from pipelines.engine.policy import without_dropout
 from pipelines.latent.answers import Question, Writer
 from pipelines.latent.policies import policy_of
-from pipelines.latent.policy import LatentPolicy
-from pipelines.latent.sampler import Scored, Written, score
+from pipelines.latent.policy import LatentPolicy, Written
+from pipelines.latent.sampler import Scored, score
 from pipelines.recipe.model_path import MAKES
 from pipelines.recipe.stage_kind import LATENT_MODEL, MODEL
 from pipelines.rlvr import graded

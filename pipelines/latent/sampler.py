@@ -13,38 +13,7 @@ from transformers import DynamicCache
 from pipelines.contract.sampling import Sampling
 from pipelines.engine.distribution import entropy
 from pipelines.engine.prompts import Prompts
-from pipelines.latent.policy import Answering, LatentPolicy
-
-
-@dataclass
-class Written:
-    """Answers, one a row, padded on the right."""
-
-    tokens: Tensor
-    """int64 [B, G]."""
-    kept: Tensor
-    """bool [B, G], the tokens up to the end token, that one included."""
-    logp: Tensor
-    """float32 [B, G], of the tokens, or log-densities of what was drawn in their place, in nats, when they were drawn; 0 at padding."""
-    latent: Tensor
-    """bool [B, G], places of thoughts, which are not read as their token alone."""
-    notes: Tensor
-    """float32 [B, G, N], what the policy needs to read them again; 0 elsewhere."""
-
-    def rows(self, chosen: slice) -> Written:
-        """Some of the answers."""
-        return Written(*(each[chosen] for each in vars(self).values()))
-
-    @classmethod
-    def joined(cls, parts: Sequence[Written]) -> Written:
-        """Parts below each other, as wide as the widest."""
-        width = max(part.tokens.shape[1] for part in parts)
-        fields = []
-        for name in vars(parts[0]):
-            values = [getattr(part, name) for part in parts]
-            ends = [(0, 0) * (value.dim() - 2) + (0, width - value.shape[1]) for value in values]
-            fields.append(torch.cat([F.pad(value, end) for value, end in zip(values, ends, strict=True)]))
-        return cls(*fields)
+from pipelines.latent.policy import Answering, LatentPolicy, Written
 
 
 @torch.no_grad()

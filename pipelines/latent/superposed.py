@@ -9,19 +9,16 @@ verl/workers/actor/dp_actor.py.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from pipelines.contract.sampling import Sampling
 from pipelines.engine.distribution import log_prob, stream_points
-from pipelines.latent.policy import Answering, Drawn, LatentPolicy, draw_tokens
+from pipelines.latent.policy import Answering, Drawn, LatentPolicy, Written, draw_tokens
 from pipelines.latent.settings import SuperposedSettings
 from pipelines.rlvr.ops import row_mean
-
-if TYPE_CHECKING:
-    from pipelines.latent.sampler import Written
 
 LOW, HIGH = -1.5, 3.0
 """Gumbel noise is clamped to these, before the lower is taken off."""

@@ -12,7 +12,8 @@ from pipelines.contract.sampling import Sampling
 from pipelines.engine.distribution import log_prob
 from pipelines.engine.prompts import Prompts
 from pipelines.latent.hybrid import Gates, Hybrid
-from pipelines.latent.sampler import Written, score, write
+from pipelines.latent.policy import Written
+from pipelines.latent.sampler import score, write
 from pipelines.latent.settings import GateSettings
 
 CPU = torch.device("cpu")

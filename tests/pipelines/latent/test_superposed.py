@@ -16,8 +16,9 @@ from scipy import integrate, stats
 from pipelines.contract.sampling import Sampling
 from pipelines.engine.distribution import log_prob
 from pipelines.engine.prompts import Prompts
+from pipelines.latent.policy import Written
 from pipelines.latent.rl import GAP, SUMS
-from pipelines.latent.sampler import Written, score, write
+from pipelines.latent.sampler import score, write
 from pipelines.latent.settings import SuperposedSettings
 from pipelines.latent.superposed import Superposed, first_of_the_best, gumbel_log_density, gumbel_noise, superpose
 from pipelines.rlvr.ops import row_mean
