@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pipelines.base.errors import RecipeError
 from pipelines.contract.card import Bound
 from pipelines.contract.catalogue import bind
@@ -9,7 +11,7 @@ from pipelines.contract.provenance import Provenance
 from pipelines.recipe.provenance import of_labels
 from pipelines.recipe.source import OF_ROWS
 from pipelines.recipe.stage_checks import check_pairs, data_sources, plays_episodes
-from pipelines.recipe.stage_kind import REWARD_MODEL, Node
+from pipelines.recipe.stage_kind import REWARD_MODEL, Node, Reads
 from pipelines.recipe.train_kind import FixedDataKind
 from pipelines.reward_model.settings import RewardModel
 
@@ -27,6 +29,8 @@ OF_TURNS = "chosen_prior"
 """A loss that reads this column says something of answers of several turns only."""
 STEP_LABEL = "step_label"
 """A loss that reads this column learns from labelled steps, any other from pairs."""
+TRUNCATE = "pairs.truncate.by"
+"""Label of the input of the reward model by whose confidence pairs are dropped."""
 
 
 class RewardModelKind(FixedDataKind):
@@ -35,6 +39,25 @@ class RewardModelKind(FixedDataKind):
     name, settings, module, makes = "reward_model", RewardModel, "pipelines.reward_model", REWARD_MODEL
     slots = (LOSS,)
     headlines = ("accuracy/heldout", "loss/heldout", "loss/train")
+
+    link_takes = (REWARD_MODEL,)
+
+    def links(self, settings: RewardModel) -> dict[str, str]:
+        """The stage by whose confidence pairs are dropped."""
+        return {} if settings.pairs.truncate is None else {TRUNCATE: settings.pairs.truncate.by}
+
+    def link_fields(self, fields: dict[str, Any]) -> list[tuple[dict[str, Any], str]]:
+        """Where it is written."""
+        pairs = fields.get("pairs")
+        truncate = pairs.get("truncate") if isinstance(pairs, dict) else None
+        return [(truncate, "by")] if isinstance(truncate, dict) and "by" in truncate else []
+
+    def reads(self, node: Node) -> Reads:
+        """As of any such stage; the other stage's name is in no key."""
+        reads = super().reads(node)
+        if node.settings.pairs.truncate is not None:
+            reads.in_key["reward_model", "pairs", "truncate", "by"] = None
+        return reads
 
     def provenance(self, node: Node) -> tuple[Provenance]:
         """What its scores are learned from."""
@@ -57,6 +80,7 @@ class RewardModelKind(FixedDataKind):
             _check_turns(loss, node)
         _check_critique(loss, node.settings)
         _check_users(loss, node.settings)
+        _check_truncate(node)
 
 
 def _check_steps(loss: Bound, node: Node) -> None:
@@ -127,6 +151,26 @@ def _check_users(loss: Bound, settings: RewardModel) -> None:
     if settings.users is not None and loss.card.batch_coupled:
         raise RecipeError(
             "reward_model.users", f"{loss.name} couples the pairs of a step, which rewards per user do not support."
+        )
+
+
+def _check_truncate(node: Node) -> None:
+    """The stage by whose confidence pairs are dropped has written it, of the same pairs."""
+    truncate = node.settings.pairs.truncate
+    if truncate is None:
+        return
+    other = node.recipe.node(truncate.by)
+    if not other.settings.cartography:
+        raise RecipeError(
+            "reward_model.pairs.truncate.by",
+            f"{truncate.by} writes no training dynamics",
+            f"Set cartography: true in {truncate.by}.",
+        )
+    if other.named("data") != node.named("data") or other.settings.split != node.settings.split:
+        raise RecipeError(
+            "reward_model.pairs.truncate.by",
+            f"{truncate.by} is trained on other pairs, and its confidence is of its own",
+            "Give both stages the same data and split.",
         )
 
 

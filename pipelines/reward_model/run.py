@@ -19,12 +19,15 @@ from pipelines.engine.critiques import CritiqueSampler
 from pipelines.engine.fixed_data import HELDOUT, Pass
 from pipelines.engine.parallel import with_last
 from pipelines.engine.user_latent import UserLatent
-from pipelines.reward_model import card
+from pipelines.reward_model import card, pair_data
 from pipelines.reward_model.base import HELDOUT_EXAMPLES, RewardTrainer
-from pipelines.reward_model.kind import ANSWER_TEXT, CRITIQUE_TEXT, LENGTH_HEAD
+from pipelines.reward_model.kind import ANSWER_TEXT, CRITIQUE_TEXT, LENGTH_HEAD, TRUNCATE
 from pipelines.reward_model.pack import Tokens, answers, chunks, critique_tokens, data_columns, owners, tokens_of
 from pipelines.reward_model.scores import DISTANCES, Scores, by_place, prior_distance, shares_of
 from pipelines.reward_model.users import Context, UserPairs
+
+Read = tuple[pair_records.Pair, list[dict[str, Any]] | None]
+"""A pair and the tools that its prompt offers."""
 
 
 class Trainer(RewardTrainer):
@@ -36,7 +39,7 @@ class Trainer(RewardTrainer):
         self.two_heads = LENGTH_HEAD in self.loss.needs
         self.text = bool({*ANSWER_TEXT, *CRITIQUE_TEXT} & set(self.loss.needs))
         self.own_critiques = settings.critique is not None and settings.critique.source == "own"
-        self.pairs = self._pairs(data, settings.split)
+        self.pairs = self._pairs(data, settings.split, changed=True)
         self.heldout = self._pairs(data, settings.heldout)[:HELDOUT_EXAMPLES] if settings.heldout else []
         self.measures = bool(self.heldout)
         self.load()
@@ -50,19 +53,46 @@ class Trainer(RewardTrainer):
         if settings.users is not None:
             count = settings.users.context
             self.user_pairs = UserPairs(self.pairs, self.heldout, count=count, seed=self.seed, embed=self._embed)
+        self.dynamics = pair_data.Dynamics(len(self.pairs)) if settings.cartography else None
         self.plan_steps(len(self.pairs))
 
-    def _pairs(self, data: Path, split: str) -> list[Tokens]:
-        read = dataset.read_split(data, split)
+    def _pairs(self, data: Path, split: str, *, changed: bool = False) -> list[Tokens]:
+        """Those of a split; with `changed` as `reward_model.pairs` says."""
+        read = [(pair_records.pair_of(problem), problem.tools) for problem in dataset.read_split(data, split)]
+        if changed:
+            read = self._changed(read)
         tokens = []
-        for number, problem in enumerate(read):
-            tokens.append(self._tokens(pair_records.pair_of(problem), problem.tools))
+        for number, (pair, tools) in enumerate(read):
+            tokens.append(self._tokens(pair, tools))
             self.report.progress(number + 1, len(read), f"tokenising {split}", unit="pair")
         limit = self.settings.max_length
         critique = self.settings.critique
         if critique is not None and self.own_critiques:
             limit -= critique.sampling.max_tokens
-        return self.fitting(tokens, limit, "pairs", split)
+        fitting = self.fitting(tokens, limit, "pairs", split)
+        return self._balanced(fitting) if changed and self.settings.pairs.balance is not None else fitting
+
+    def _changed(self, read: list[Read]) -> list[Read]:
+        """The pairs without those that are truncated, then the random ones."""
+        settings = self.settings.pairs
+        count = len(read)
+        if settings.truncate is not None:
+            kept = pair_data.truncate([pair for pair, _ in read], settings.truncate, self.inputs[TRUNCATE])
+            read = [read[place] for place in kept]
+            self.report.event("dropped pairs by confidence (reward_model.pairs.truncate)", pairs=count - len(read))
+        if settings.random is not None:
+            added = pair_data.with_random([pair for pair, _ in read], settings.random, self.seed)
+            self.report.event("added random pairs (reward_model.pairs.random)", pairs=len(added))
+            read = [*read, *((pair, read[place][1]) for pair, place in added)]
+        return read
+
+    def _balanced(self, pairs: list[Tokens]) -> list[Tokens]:
+        width = self.settings.pairs.balance
+        assert width is not None
+        kept = [pairs[place] for place in pair_data.balanced([pair.lengths for pair in pairs], width, self.seed)]
+        before, after = (pair_data.longer_chosen([pair.lengths for pair in each]) for each in (pairs, kept))
+        self.report.event("balanced lengths of pairs (reward_model.pairs.balance)", before=before, after=after)
+        return kept
 
     def _tokens(self, pair: pair_records.Pair, tools: list[dict[str, Any]] | None) -> Tokens:
         critique = self.settings.critique
@@ -147,6 +177,8 @@ class Trainer(RewardTrainer):
             loss, rewards = self._summed(batch, indices, step)
         used = rewards[:, 0] if self.two_heads else rewards.mean(1)
         chosen, rejected = used.chunk(2)
+        if self.dynamics is not None:
+            self.dynamics.observe(step * self.settings.pairs_per_step, indices, chosen - rejected)
         metrics = {
             "loss/train": loss,
             "accuracy/train": float((0.5 * ((chosen > rejected).float() + (chosen >= rejected).float())).mean()),
@@ -314,12 +346,15 @@ class Trainer(RewardTrainer):
 
     def extra_state(self, step: int) -> dict[str, Any]:
         """What the starting model has scored and written too."""
-        return super().extra_state(step) | {"reference": self.reference, "critiques": self.critiques}
+        state = super().extra_state(step) | {"reference": self.reference, "critiques": self.critiques}
+        return state if self.dynamics is None else state | {"dynamics": self.dynamics.sums.clone()}
 
     def load_extra_state(self, state: dict[str, Any]) -> None:
         """Take up what `extra_state` gave."""
         super().load_extra_state(state)
         self.reference, self.critiques = state["reference"], state["critiques"]
+        if self.dynamics is not None:
+            self.dynamics.sums = state["dynamics"].clone()
 
     def save(self) -> None:
         """The checkpoint, and its card."""
@@ -345,5 +380,7 @@ class Trainer(RewardTrainer):
             self.write_model(
                 network, about, only_first=self.two_heads, language_head=critique is not None, latents=latents
             )
+        if self.dynamics is not None:
+            self.dynamics.write(self.out / pair_data.FILE, [pair.pair.uid for pair in self.pairs])
         described = {"pairs": len(self.pairs), "heldout pairs": len(self.heldout)}
         self.write_card(described, "pairs")

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from pipelines.contract.fields import Label, Settings
 from pipelines.contract.sampling import Sampling
 from pipelines.recipe.training import FixedDataSettings, OptionalLora, Part
+from pipelines.reward_model.pair_settings import PairData
 
 
 class Critique(Settings):
@@ -57,6 +58,10 @@ class RewardModel(FixedDataSettings):
     """Rewards depend on who the pair's user is (VPL)."""
     step_labels: StepLabels | None = None
     """Learn from answers with labelled steps instead of pairs: a process reward model, with `loss: step_bce`."""
+    pairs: PairData = PairData()
+    """Drop, add and balance training pairs, so that the reward depends less on length."""
+    cartography: bool = False
+    """Write the training dynamics of every pair, by which `pairs.truncate` of another stage drops pairs; takes more than one epoch."""
     pairs_per_step: int = Field(64, ge=1, le=10_000_000)
     """Pairs of an update, or answers with labelled steps."""
     micro_batch_tokens: int = Field(8_192, ge=1)
@@ -72,6 +77,10 @@ class RewardModel(FixedDataSettings):
             raise ValueError("users works with one head and without `critique`: make an ensemble of several stages")
         if self.step_labels is not None and (self.users is not None or self.critique is not None):
             raise ValueError("step_labels reads answers in steps, which have neither `users` nor `critique`")
+        if self.step_labels is not None and (self.cartography or self.pairs != PairData()):
+            raise ValueError("step_labels reads no pairs: leave `pairs` and `cartography` out")
+        if self.cartography and self.epochs is not None and self.epochs <= 1:
+            raise ValueError("cartography leaves the first epoch out: train for more than one")
         if self.critique is not None and self.critique.sampling.max_tokens >= self.max_length:
             raise ValueError("critique.sampling.max_tokens leaves no room for an answer in max_length tokens")
         if self.micro_batch_tokens < 2 * self.max_length:
