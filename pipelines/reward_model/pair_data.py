@@ -12,7 +12,6 @@ import random
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -201,12 +200,3 @@ def balanced(lengths: Sequence[tuple[int, int]], width: int, seed: int) -> list[
             "Make the buckets wider, or leave it out.",
         )
     return sorted(kept)
-
-
-def longer_chosen(lengths: Sequence[tuple[int, int]]) -> dict[str, Any]:
-    """How many pairs there are, and in how many the chosen or the rejected answer is the longer one, for events."""
-    return {
-        "pairs": len(lengths),
-        "chosen_longer": sum(chosen > rejected for chosen, rejected in lengths),
-        "rejected_longer": sum(chosen < rejected for chosen, rejected in lengths),
-    }

@@ -39,6 +39,8 @@ class Trainer(RewardTrainer):
         self.two_heads = LENGTH_HEAD in self.loss.needs
         self.text = bool({*ANSWER_TEXT, *CRITIQUE_TEXT} & set(self.loss.needs))
         self.own_critiques = settings.critique is not None and settings.critique.source == "own"
+        self.changes: dict[str, int] = {}
+        """For the card: how many pairs `reward_model.pairs` dropped and added."""
         self.pairs = self._pairs(data, settings.split, changed=True)
         self.heldout = self._pairs(data, settings.heldout)[:HELDOUT_EXAMPLES] if settings.heldout else []
         self.measures = bool(self.heldout)
@@ -79,20 +81,19 @@ class Trainer(RewardTrainer):
         if settings.truncate is not None:
             kept = pair_data.truncate([pair for pair, _ in read], settings.truncate, self.inputs[TRUNCATE])
             read = [read[place] for place in kept]
-            self.report.event("dropped pairs by confidence (reward_model.pairs.truncate)", pairs=count - len(read))
+            self.changes["truncated pairs"] = count - len(read)
         if settings.random is not None:
             added = pair_data.with_random([pair for pair, _ in read], settings.random, self.seed)
-            self.report.event("added random pairs (reward_model.pairs.random)", pairs=len(added))
+            self.changes["random pairs"] = len(added)
             read = [*read, *((pair, read[place][1]) for pair, place in added)]
         return read
 
     def _balanced(self, pairs: list[Tokens]) -> list[Tokens]:
         width = self.settings.pairs.balance
         assert width is not None
-        kept = [pairs[place] for place in pair_data.balanced([pair.lengths for pair in pairs], width, self.seed)]
-        before, after = (pair_data.longer_chosen([pair.lengths for pair in each]) for each in (pairs, kept))
-        self.report.event("balanced lengths of pairs (reward_model.pairs.balance)", before=before, after=after)
-        return kept
+        kept = pair_data.balanced([pair.lengths for pair in pairs], width, self.seed)
+        self.changes["pairs dropped for balance"] = len(pairs) - len(kept)
+        return [pairs[place] for place in kept]
 
     def _tokens(self, pair: pair_records.Pair, tools: list[dict[str, Any]] | None) -> Tokens:
         critique = self.settings.critique
@@ -382,5 +383,5 @@ class Trainer(RewardTrainer):
             )
         if self.dynamics is not None:
             self.dynamics.write(self.out / pair_data.FILE, [pair.pair.uid for pair in self.pairs])
-        described = {"pairs": len(self.pairs), "heldout pairs": len(self.heldout)}
+        described = {"pairs": len(self.pairs), **self.changes, "heldout pairs": len(self.heldout)}
         self.write_card(described, "pairs")
